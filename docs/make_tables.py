@@ -24,6 +24,7 @@ from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.papers import shelf
 from isthmus.papers.claims import seeds_text
+from isthmus.papers.leaderboard import board_lines, leaderboard
 from isthmus.papers.markdown import choice_text, missing_runs, verdict_text, verdicts
 from isthmus.papers.results import Runs, count_older, count_runs, early_runs, figure_values, means
 from isthmus.papers.shelf import ShelfEntry
@@ -101,6 +102,9 @@ def parts() -> dict[str, tuple[str, Callable[[], str]]]:
         "rates": ("defaults.md", rates),
         "by encoder": ("defaults.md", partial(against_tuned, "guide/defaults-encoders")),
         "by method": ("defaults.md", partial(against_tuned, "guide/defaults-methods")),
+        "puzzle": ("fedavg-on-cora.md", puzzle),
+        "curves": ("fedavg-on-cora.md", curves),
+        "leaderboard": ("leaderboard.md", boards),
     }
 
 
@@ -169,8 +173,7 @@ def what_works() -> str:
                 parts.append(f"Older code made {older:,} of these runs.")
         file = code(f"benchmarks/papers/{study.paper}/results/{study.table}.json")
         parts += [choice_text(each, study.plan, study.results, file) for each in study.plan.choices]
-        judged = [each for each in verdicts(study.plan, study.results) if each.kind != "not run"]
-        parts.append("\n".join(f"- {verdict_text(each)}" for each in judged))
+        parts.append(_claims(study))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -204,6 +207,68 @@ def against_tuned(name: str) -> str:
         rows.append((*place, f"{default:.1f}", f"{tuned:.1f}", f"{default - tuned:+.1f}", chosen, str(len(seeds))))
     axes = [axis.name for axis in study.plan.axes[:-1]]
     return table((*axes, "default", "tuned", "difference", "tuned rate", "seeds"), rows)
+
+
+def puzzle() -> str:
+    """What each change of the protocol does to FedAvg and to training alone, and what came of the claims."""
+    study = shelf.entry(GUIDE, "fgl/puzzle")
+    cells = {tuple(cell.place.values()): study.results.runs(cell) for cell in study.plan.cells()}
+    rows = []
+    for change in study.plan.axes[0].changes():
+        shown = []
+        for method in ("fedavg", "local"):
+            runs = cells.get((change, method), [])
+            number = study.plan.published_value("accuracy", {"change": change, "method": method})
+            shown += [_spread(study, runs, "accuracy"), "" if number is None else f"{number:.1f}"]
+        worst = _spread(study, cells.get((change, "fedavg"), []), "worst")
+        rows.append((change, *shown, worst, str(len(cells.get((change, "fedavg"), [])))))
+    head = ("change", "FedAvg", "published", "alone", "published", "FedAvg, worst party", "seeds")
+    return "\n\n".join(filter(None, (table(head, rows), missing_runs(study.plan, study.results), _claims(study))))
+
+
+AT_ROUNDS = (1, 5, 10, 20, 40, 60, 80, 100, 200, 400)
+"""Where the page on FedAvg on Cora shows curves."""
+
+
+def curves() -> str:
+    """Mean test accuracy round by round, of the cells that have curves."""
+    study = shelf.entry(GUIDE, "fgl/puzzle")
+    rows = []
+    for cell in study.plan.cells():
+        if found := [dict(run["curves"]["test_accuracy"]) for run in study.results.runs(cell) if "curves" in run]:
+            means = [
+                f"{100 * statistics.fmean(each[at] for each in found):.1f}" if all(at in each for each in found) else ""
+                for at in AT_ROUNDS
+            ]
+            rows.append((*cell.place.values(), *means))
+    return table(("change", "method", *(f"round {at}" for at in AT_ROUNDS)), rows)
+
+
+def boards() -> str:
+    """The leaderboard of every place that was run, and what was not."""
+    study = shelf.entry(GUIDE, "fgl/nodes")
+    plan, places = study.plan, dict.fromkeys(tuple(cell.place.values())[:-1] for cell in study.plan.cells())
+    more = {name: kind.listing.leaves for name, kind in Method.known().items()}
+    parts = []
+    for place in places:
+        rows = leaderboard(plan, study.results, dict(zip((axis.name for axis in plan.axes), place, strict=False)))
+        if any(row.values for row in rows):
+            head, *lines = board_lines(plan, rows, ("fedavg", "local"), more)
+            parts += [f"### {', '.join(place)}", table(head, [(code(line[0]), *line[1:]) for line in lines])]
+            if missing := [row.method for row in rows if not row.values]:
+                parts.append(f"Not run: {code(*missing)}.")
+    return "\n\n".join(filter(None, (*parts, missing_runs(plan, study.results), _claims(study))))
+
+
+def _claims(study: ShelfEntry) -> str:
+    judged = [each for each in verdicts(study.plan, study.results) if each.kind != "not run"]
+    return "\n".join(f"- {verdict_text(each)}" for each in judged)
+
+
+def _spread(study: ShelfEntry, runs: Runs, figure: str) -> str:
+    values = figure_values(study.plan, runs, figure)
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{deviation}" if values else ""
 
 
 def pooled(study: ShelfEntry, lines: Sequence[str]) -> str:

@@ -137,3 +137,10 @@ def test_cells_keep_a_plain_rate_unless_the_table_takes_the_encoders(tmp_path: P
     assert not {cell.digest for cell in plain.cells()} & {cell.digest for cell in suited.cells()}
     named = next(suited.cells()).study_for(0, {"method": {"local": {"lr": 0.2}}})
     assert named.method_list()[0].model_dump()["local"]["lr"] == 0.2
+
+
+def test_a_cell_can_be_left_untuned(tmp_path: Path) -> None:
+    tuned = TABLE1 + '\n[tune]\noptions = { "method.local.lr" = [0.1, 0.01] }\n'
+    plain = '\n[[where]]\nat = { method = ["fedavg"] }\ntune = false\n'
+    plan = table(tmp_path, table1=tuned + plain)
+    assert {cell.place["method"]: len(cell.trials()) for cell in plan.cells()} == {"fedavg": 0, "fedprox": 2}

@@ -16,6 +16,7 @@ import typer
 
 from isthmus.cli import listing
 from isthmus.cli.audit import audit_command, audits_command
+from isthmus.cli.bench import bench_command
 from isthmus.cli.common import (
     ON_SUBSET,
     Data,
@@ -297,6 +298,7 @@ def advise(
 
 
 app.command("audit")(audit_command)
+app.command("bench")(bench_command)
 
 
 @app.command("methods")

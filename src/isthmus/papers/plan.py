@@ -126,8 +126,8 @@ class Where(Options):
     """The cells, as values by axis."""
     study: dict[str, Any] = Field(default={})
     """Changes to their study."""
-    tune: Tuning | None = None
-    """Their tuning, instead of the table's."""
+    tune: Tuning | Literal[False] | None = None
+    """Their tuning, instead of the table's; `false` for none."""
     measure: dict[str, Any] | None = None
     """Their measure, instead of the table's."""
     skip: bool = False
@@ -210,10 +210,13 @@ class Table(Options):
             if figure not in self.figures:
                 raise IsthmusError(f"published: there is no figure '{figure}': {did_you_mean(figure, self.figures)}")
             _check_published(numbers, [list(values) for values in by_name.values()], f"published.{figure}")
+        seen: set[str] = set()
         for cell in self.cells():
             cell.read_measure()
-            for options in cell.trials() or [{}]:
+            trials, method = cell.trials() or [{}], json.dumps([cell.study.get("method"), cell.trials()])
+            for options in trials[:1] if method in seen else trials:  # the other trials fit a method or do not
                 cell.study_for(0, nested(options))
+            seen.add(method)
 
     def cells(self) -> Iterator[Cell]:
         """Yield all cells, in order."""
@@ -227,7 +230,8 @@ class Table(Options):
             for each in self.where:
                 if all(place[axis] in values for axis, values in each.at.items()):
                     study, skip = merge(study, each.study), skip or each.skip
-                    tune, measure = each.tune or tune, each.measure or measure
+                    tune = tune if each.tune is None else each.tune or None
+                    measure = each.measure or measure
             if not skip:
                 yield Cell(place, study, tune, measure, self.suited)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.papers.a_paper import FEDAVG
 
 from isthmus.papers.measures.training import Training
@@ -28,3 +29,11 @@ def test_each_partys_own_metrics_are_there_when_asked_for() -> None:
 def test_one_after_another_gives_the_same() -> None:
     both = [Training(side_by_side=way).run(FEDAVG, 0, None).metrics["test_accuracy"] for way in (True, False)]
     assert both[0] == both[1]
+
+
+def test_the_mean_over_parties_and_the_worst_party_are_figures() -> None:
+    found = Training().run(FEDAVG, 0, None).metrics
+    (run,) = run_study(FEDAVG).runs
+    own = [of["test_accuracy"] for of in run.parties.values()]
+    assert found["test_accuracy over parties"] == pytest.approx(sum(own) / len(own))
+    assert found["test_accuracy of the worst party"] == min(own)

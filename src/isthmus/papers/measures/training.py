@@ -15,7 +15,8 @@ class Training(Measure):
     """Train the method; metrics are those of the round that validation chose.
 
     Also: `sent` bytes, `seconds`, and what noise on edges spends, `epsilon` by basic composition and
-    `epsilon_advanced` by advanced composition where that is less.
+    `epsilon_advanced` by advanced composition where that is less. Of each metric that parties have, such as
+    `test_accuracy`: `test_accuracy over parties`, the plain mean, and `test_accuracy of the worst party`.
     """
 
     name = "training"
@@ -32,8 +33,15 @@ class Training(Measure):
         curves = {name: [[at, value] for at, metric, value in result.history if metric == name] for name in self.curves}
         costs = {"sent": float(result.ledger.sent), "seconds": result.seconds}
         own = {f"{name} of {party}": value for party, of in result.parties.items() for name, value in of.items()}
-        metrics = {**result.metrics, **costs, **privacy_metrics(result), **(own if self.by_party else {})}
+        over = party_metrics(result)
+        metrics = {**result.metrics, **costs, **over, **privacy_metrics(result), **(own if self.by_party else {})}
         return Measurement(metrics, curves, {"round": result.chosen_round, "rounds": result.rounds})
+
+
+def party_metrics(result: RunResult) -> dict[str, float]:
+    """Return the plain mean over parties and the worst party of every metric that parties have."""
+    means = {f"{name} over parties": float(each["mean"]) for name, each in result.over_parties.items()}
+    return means | {f"{name} of the worst party": float(each["worst"]) for name, each in result.over_parties.items()}
 
 
 def privacy_metrics(result: RunResult) -> dict[str, float]:

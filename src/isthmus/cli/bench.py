@@ -1,0 +1,97 @@
+"""The command that sets a method of the user's own beside the methods of a leaderboard."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isthmus.cli.common import Data, Json, Parties, PartitionName, Protocol
+from isthmus.cli.console import console
+from isthmus.errors import IsthmusError
+
+if TYPE_CHECKING:
+    from isthmus.papers.leaderboard import Row
+
+
+def bench_command(
+    file: Annotated[Path, typer.Argument(metavar="METHOD.py", help="Python file that defines the method.")],
+    method: Annotated[str | None, typer.Option(help="Which method, if the file defines several.")] = None,
+    protocol: Protocol = "openfgl",
+    data: Data = None,
+    parties: Parties = None,
+    partition: PartitionName = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any option of the method: local.lr=0.1, alpha=0.5, ...")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds: 0, 1, 2, ...; by default, those of the leaderboard.")
+    ] = None,
+    untuned: Annotated[
+        bool, typer.Option("--untuned", help="Leave out the trials that the leaderboard gives every method.")
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=0, help="Number of runs side by side, in processes; 0: one per core.")] = 1,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="Where <paper>/<table>.toml are, as for isthmus papers."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a method of your own as a leaderboard does, and print its row among the others."""
+    from isthmus.papers.bench import find_board, own_method, own_row
+    from isthmus.papers.markdown import Bar
+    from isthmus.papers.results import TableResults
+    from isthmus.papers.running import Runner
+    from isthmus.papers.shelf import entries
+    from isthmus.study.config import merge, parse_assignments
+    from isthmus.study.processes import count_processes
+
+    name = own_method(file, method)
+    differing: dict[str, Any] = {"data": {"name": data}} if data else {}
+    differing |= ({"partition": {"name": partition}} if partition else {}) | ({"parties": parties} if parties else {})
+    board = find_board(entries(folder), protocol or "openfgl", differing)
+    label = f"{name} ({file.name})"
+    options = merge({"name": name}, parse_assignments(set_ or []))
+    table = board.with_method(label, file.resolve(), options, tuned=not untuned)
+    for path in table.tune.options if table.tune else ():
+        if path.removeprefix("method.") in {each.partition("=")[0].strip() for each in set_ or []}:
+            raise IsthmusError(f"--set {path.removeprefix('method.')}: the trials choose it: add --untuned")
+    cell, results = board.cell(table, label), TableResults()
+    cell.study_for(0)  # an unknown option is an error before anything runs
+    with tempfile.TemporaryDirectory() as state, Bar(console(error=True)) as bar:
+        only = {axis: [value] for axis, value in cell.place.items()}
+        runner = Runner(table, results, Path(state), max_seeds=seeds, only=only, on_progress=bar.update)
+        failed = runner.run(count_processes(jobs))
+    if failed:
+        raise IsthmusError(failed[0])
+    own = own_row(table, cell, results)
+    if as_json:
+        typer.echo(json.dumps({"board": board.name, "own": _to_dict(own), "others": [*map(_to_dict, board.rows())]}))
+        return
+    typer.echo(_text(board.name, table, own, board.rows(), results.runs(cell)[0].get("chosen")))
+
+
+def _text(name: str, table: Any, own: Row, others: list[Row], chosen: dict[str, Any] | None) -> str:
+    """The leaderboard with the method's row, and how far it is ahead of each other method."""
+    from isthmus.papers.leaderboard import aligned, board_lines, lead_text, ranked
+
+    first, figure = next(iter(table.figures.items()))
+    rows = ranked([own, *others], first)
+    parts = [f"{name}: {figure.title or first} decides the order; ± is half of a 95 % interval"]
+    parts.append(aligned(board_lines(table, rows, [], {})))
+    if chosen:
+        parts.append(f"chosen on validation data: {', '.join(f'{key}={value}' for key, value in chosen.items())}")
+    leads = [(row.method, lead_text(own.lead(row, first), figure.digits)) for row in rows if row is not own]
+    lines = [f"  over {method}: {text}" for method, text in leads if text]
+    if lines:
+        parts.append("\n".join([f"lead of {own.method}, paired over seeds:", *lines]))
+    if missing := [row.method for row in others if not row.values]:
+        parts.append(f"not run there: {', '.join(missing)}")
+    return "\n\n".join(parts)
+
+
+def _to_dict(row: Row) -> dict[str, Any]:
+    return {"method": row.method, "figures": {name: dict(values) for name, values in row.values.items()}}

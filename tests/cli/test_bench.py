@@ -1,0 +1,124 @@
+"""`isthmus bench`: a method of one's own beside those of a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.papers.a_paper import run_in_this_process
+
+from command_line import Isthmus
+from isthmus.papers.results import TableResults
+from isthmus.papers.shelf import entry
+
+TABLE = """
+title = "Who is ahead"
+seeds = 3
+
+[study]
+protocol = "openfgl"
+data.name = "banks"
+method.rounds = 2
+
+[tune]
+options = { "method.local.lr" = [0.01, 0.05] }
+
+[figures.accuracy]
+metric = "test_accuracy"
+
+[[axes]]
+name = "cut"
+
+[axes.values]
+three.parties = 3
+longer = { parties = 3, method.rounds = 3 }
+
+[[axes]]
+name = "method"
+
+[axes.values]
+fedavg.method.name = "fedavg"
+local.method.name = "local"
+"""
+OWN = """
+from typing import ClassVar
+from isthmus.methods.fedavg import FedAvg
+
+
+class {name}(FedAvg):
+    \"\"\"Federated averaging again.\"\"\"
+
+    name: ClassVar[str] = "{label}"
+    strength: float = 1.0
+"""
+DATA = ("--data", "banks", "--parties", "3")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    run_in_this_process(monkeypatch)
+    where = tmp_path / "papers" / "mine"
+    where.mkdir(parents=True)
+    (where / "nodes.toml").write_text(TABLE)
+    board = entry(tmp_path / "papers", "mine/nodes")
+    results = TableResults()
+    for cell in board.plan.cells():
+        if cell.place == {"cut": "three", "method": "fedavg"}:
+            for seed in range(3):
+                run = {"seed": seed, "figures": {"accuracy": 0.01 * seed}, "chosen": {"method.local.lr": 0.01}}
+                results.add(cell, run)
+    results.write(board.results_path)
+    return tmp_path / "papers"
+
+
+def own(folder: Path, name: str, label: str) -> str:
+    """A file of one's own with a method."""
+    path = folder.parent / f"{name.lower()}_file.py"
+    path.write_text(OWN.format(name=name, label=label))
+    return str(path)
+
+
+def test_a_row_stands_among_the_committed_ones(folder: Path, isthmus: Isthmus) -> None:
+    file = own(folder, "Mine", "mine")
+    done = isthmus("bench", file, *DATA, "--set", "strength=0.5", "--folder", str(folder))
+    assert done.code == 0, done.err
+    title, _, head, first, second, *rest = done.out.splitlines()
+    assert title.startswith("mine/nodes: three")
+    assert head.split()[:2] == ["method", "seeds"]
+    assert first.startswith("mine (mine_file.py)  3")
+    assert second.startswith("fedavg")
+    assert any(line.startswith("chosen on validation data: method.local.lr=") for line in rest)
+    assert any(line.startswith("  over fedavg: +") for line in rest)
+    assert rest[-1] == "not run there: local"
+
+
+def test_json_has_both_and_untuned_runs_no_trials(folder: Path, isthmus: Isthmus) -> None:
+    file = own(folder, "Other", "other")
+    arguments = ("bench", file, *DATA, "--untuned", "--set", "local.lr=0.1", "--seeds", "1", "--json")
+    found = json.loads(isthmus(*arguments, "--folder", str(folder)).out)
+    assert found["board"] == "mine/nodes: three"
+    assert found["own"]["figures"]["accuracy"].keys() == {"0"}
+    assert [each["method"] for each in found["others"]] == ["fedavg", "local"]
+
+
+def test_a_wrong_call_is_one_line(folder: Path, isthmus: Isthmus) -> None:
+    file = own(folder, "Wrong", "wrong")
+    for arguments, why in (
+        (DATA[:2], "no table compares methods in protocol 'openfgl' with these data, parties and partition"),
+        ((*DATA, "--protocol", "fed-pubb"), "did you mean 'fed-pub'?"),
+        ((*DATA, "--set", "local.lr=0.1"), "--set local.lr: the trials choose it: add --untuned"),
+        ((*DATA, "--set", "strenth=0.1"), "did you mean 'strength'?"),
+        ((*DATA, "--method", "min"), "defines no method 'min'"),
+    ):
+        done = isthmus("bench", file, *arguments, "--folder", str(folder))
+        assert done.code == 2
+        assert why in done.err
+        assert len(done.err.strip().splitlines()) == 1
+
+
+def test_a_file_without_a_method_is_named(folder: Path, isthmus: Isthmus) -> None:
+    empty = folder.parent / "empty_file.py"
+    empty.write_text("")
+    done = isthmus("bench", str(empty), *DATA, "--folder", str(folder))
+    assert "defines no method: write a class in it" in done.err
