@@ -49,6 +49,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "moon": {**BANKS, "methods": [{"name": "moon"}]},
     "fedgta": {**BANKS, "model": {"encoder": "gamlp"}, "methods": [{"name": "fedgta", "similar": 0.95}]},
     "fedpub": {**BANKS, "methods": [{"name": "fedpub"}]},
+    "fedaux": {**BANKS, "methods": [{"name": "fedaux"}]},
     "fedbn": {
         **BANKS, "model": {"encoder": "gin", "norm": True}, "methods": [{"name": "fedbn", "local": SGD}],
     },
@@ -63,7 +64,7 @@ STUDIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-CANNOT_BE_MASKED = ("fedgta", "fedpub")
+CANNOT_BE_MASKED = ("fedaux", "fedgta", "fedpub")
 """Studies with a sum for each party, or set of parties, which masks cannot protect."""
 NEED_PROTECTION = ("fedgcn", "fedgc", "fedgc by sgd")
 """Studies with sums over neighbours, which no party sends where the server could read them."""

@@ -108,7 +108,7 @@ EQUAL: Mapping[str, tuple[str, ...]] = {
     "fedavg": ("fedavg", "moon", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
     "fedper": ("fedper", "fedbn", "fedrep", "ditto", "fedproto", "fgssl", "gcfl", "gcfl-plus"),
     "fedcog": ("fedcog",),
-    "fedpub": ("fedpub", "fedgta"),
+    "fedpub": ("fedpub", "fedaux", "fedgta"),
     "fedstar": ("fedstar",),
     "fgcl": ("fgcl",),
     "fclg": ("fclg",),

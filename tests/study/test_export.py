@@ -40,6 +40,7 @@ def inputs(party: Party) -> tuple[Tensor, ...]:
         ("banks", "gat", "fedavg"),
         ("motifs", "gin", "fedavg"),
         ("banks", "gcn", "fedpub"),
+        ("banks", "gcn", "fedaux"),
         ("banks", "gamlp", "fedgta"),
     ],
 )
