@@ -50,6 +50,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedgta": {**BANKS, "model": {"encoder": "gamlp"}, "methods": [{"name": "fedgta", "similar": 0.95}]},
     "fedpub": {**BANKS, "methods": [{"name": "fedpub"}]},
     "fedaux": {**BANKS, "methods": [{"name": "fedaux"}]},
+    "adafgl": {**BANKS, "methods": [{"name": "adafgl", "personal_rounds": 2}]},
     "fedbn": {
         **BANKS, "model": {"encoder": "gin", "norm": True}, "methods": [{"name": "fedbn", "local": SGD}],
     },

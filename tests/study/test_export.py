@@ -41,6 +41,7 @@ def inputs(party: Party) -> tuple[Tensor, ...]:
         ("motifs", "gin", "fedavg"),
         ("banks", "gcn", "fedpub"),
         ("banks", "gcn", "fedaux"),
+        ("banks", "gcn", "adafgl"),
         ("banks", "gamlp", "fedgta"),
     ],
 )

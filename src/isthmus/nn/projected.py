@@ -34,7 +34,7 @@ class Projected(nn.Module):
         self.body = copy.deepcopy(module)
         at = head_of(module)
         parent, _, name = at.rpartition(".")
-        width, outputs = _widths(module.get_submodule(at))
+        width, outputs = widths_of(module.get_submodule(at))
         setattr(self.body.get_submodule(parent), name, SmoothedHead(width, outputs, bandwidth))
         self.head = f"body.{at}"
         self.supports_edge_weight = uses_edge_weights(module)
@@ -100,7 +100,7 @@ def smoothed(h: Tensor, direction: Tensor, bandwidth: float) -> Tensor:
     return kernel @ h / kernel.sum(dim=1, keepdim=True)
 
 
-def _widths(head: nn.Module) -> tuple[int, int]:
+def widths_of(head: nn.Module) -> tuple[int, int]:
     """How wide a layer's inputs and outputs are."""
     parts = list(head.modules())
     inputs = [getattr(part, "in_channels", getattr(part, "in_features", None)) for part in parts]
