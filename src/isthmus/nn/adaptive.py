@@ -93,7 +93,7 @@ class Adaptive(nn.Module):
         given = output.softmax(1)
         h, of_features, of_hops = self.homophilous(smooth), self.of_features(own), self.of_hops(smooth)
         parts = zip(relations, self.messages(smooth).split(list(sizes)), strict=True)
-        of_messages = torch.cat([message(e.clone(), own, self.beta) for own, e in parts if len(e)])
+        of_messages = torch.cat([message(e.clone(), own, self.beta) for own, e in parts if e.size(0)])
         if self.training:
             return torch.cat([h, of_features, of_hops, of_messages, given], dim=1)
         alike = (h.softmax(1) + given) / 2
@@ -132,7 +132,9 @@ class Adaptive(nn.Module):
             relation = similar(p.clone())
             near = (relation > self.threshold).to(x.dtype)
             adjacent = torch.zeros_like(near).index_put((edges[1] - start, edges[0] - start), values, accumulate=True)
-            matrix = self.alpha * adjacent + (1 - self.alpha) * near + torch.eye(len(own), dtype=x.dtype).to(x.device)
+            matrix = (
+                self.alpha * adjacent + (1 - self.alpha) * near + torch.eye(own.size(0), dtype=x.dtype).to(x.device)
+            )
             scale = matrix.abs().sum(1).rsqrt()
             hops = [own.clone()]
             for _ in range(self.hops):
@@ -156,7 +158,7 @@ def _adaptive(
 def similar(p: Tensor) -> Tensor:
     """R: cosines of the rows of probabilities, 0 on the diagonal, `[nodes, nodes]`."""
     unit = p / p.norm(dim=1, keepdim=True)
-    return (unit @ unit.T) * (1 - torch.eye(len(p), dtype=p.dtype).to(p.device))
+    return (unit @ unit.T) * (1 - torch.eye(p.size(0), dtype=p.dtype).to(p.device))
 
 
 def message(e: Tensor, relation: Tensor, beta: float) -> Tensor:
@@ -169,7 +171,7 @@ def message(e: Tensor, relation: Tensor, beta: float) -> Tensor:
     mean, largest, least = both.mean(), both.max(), torch.finfo(e.dtype).tiny
     signed = both - mean
     signed = torch.where(signed > 0, signed / (largest - mean).clamp(min=least), signed / mean.clamp(min=least))
-    eye = torch.eye(len(e), dtype=e.dtype).to(e.device)
+    eye = torch.eye(e.size(0), dtype=e.dtype).to(e.device)
     signed = signed * (1 - eye) + eye
     return ((signed.relu() @ e).softmax(1) - ((-signed).relu() @ e).softmax(1) + e) / 2
 
