@@ -58,6 +58,10 @@ STUDIES: dict[str, dict[str, Any]] = {
     "ditto": {**BANKS, "methods": [{"name": "ditto"}]},
     "fedproto": {**BANKS, "methods": [{"name": "fedproto"}]},
     "fedtad": {**BANKS, "methods": [{"name": "fedtad", "server_epochs": 2}]},
+    "o-pfgl": {
+        **BANKS,
+        "methods": [{"name": "o-pfgl", "steps": 20, "target": {"epochs": 20}, "tuning": {"epochs": 5}}],
+    },
     "fgssl": {**BANKS, "methods": [{"name": "fgssl"}]},
     "gcfl": {**BANKS, "methods": [{"name": "gcfl", "warm_up": 0, "eps1": 100.0, "eps2": 0.0}]},
     "gcfl-plus": {**BANKS, "methods": [{"name": "gcfl-plus", "warm_up": 0, "eps1": 100.0, "eps2": 0.0, "length": 2}]},

@@ -25,7 +25,7 @@ from isthmus.study.run import Watcher, run_study
 
 EXACT = (
     "fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl", "fedper", "fedrep", "fedbn", "ditto", "fedproto",
-    "fedstar", "adafgl", "fedaux", "fedtad", "fedgta", "fedpub", "gcfl", "gcfl-plus", "local", "moon",
+    "fedstar", "adafgl", "fedaux", "fedtad", "o-pfgl", "fedgta", "fedpub", "gcfl", "gcfl-plus", "local", "moon",
 )  # fmt: skip
 
 
