@@ -17,7 +17,6 @@ from isthmus.methods.training import LocalTraining
 from isthmus.nn.adaptive import Adaptive
 from isthmus.nn.draws import draws_of, seed_of, torch_seeded
 from isthmus.nn.encoders import Encoder, Gcn
-from isthmus.nn.weights import initial_weights
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 SGD = LocalTraining(epochs=3, optimizer="sgd", lr=0.3)
@@ -176,16 +175,6 @@ def test_a_party_has_the_same_bits_alone_and_side_by_side(name):
     assert together.history == alone.history
 
 
-def test_no_gradient_reaches_the_shared_model():
-    module = Adaptive(built(), **FORM)
-    with torch.no_grad():
-        module.score.fill_(0.25)
-    graph = make_node_parties()[0].graph
-    module.train()(graph.x.double(), graph.edge_index).square().sum().backward()
-    slopes = {name: weight.grad for name, weight in module.named_parameters()}
-    assert all((slopes[each] is None) == each.startswith("body.") for each in slopes)
-
-
 def test_the_first_rounds_are_federated_averaging_and_parties_that_are_not_drawn_are_personal_too():
     parties = make_node_parties()
     found = run(AdaFGL(rounds=4, fraction=0.5, **OPTIONS), built(), parties)
@@ -211,19 +200,6 @@ def test_dropout_is_off_where_the_shared_model_predicts_and_models_are_scored():
     assert found.metrics == pytest.approx(due.metrics, abs=1e-9)
 
 
-def test_probabilities_sum_to_one():
-    module = Adaptive(built(), **FORM)
-    with torch.no_grad():
-        module.score.fill_(0.6)
-    graph = make_node_parties()[0].graph
-    total = module.eval()(graph.x.double(), graph.edge_index).exp().sum(1)
-    torch.testing.assert_close(total, torch.ones_like(total))
-
-
 def test_large_parties_are_refused():
     with pytest.raises(IsthmusError, match=r"party 'party-1' has more than 30 nodes, .* raise largest"):
         run(AdaFGL(rounds=2, largest=30), built(), make_node_parties())
-
-
-def test_initial_weights_hold_a_score_that_says_that_it_is_not_known():
-    assert float(initial_weights(Adaptive(built(), **FORM))["score"]) == -1.0
