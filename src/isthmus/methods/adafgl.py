@@ -36,13 +36,16 @@ class AdaFGL(FedAvg):
     model and trains two predictors: one smooths over related nodes, one lets unlike nodes repel each other.
 
     Step 1: as FedAvg
-    Step 2: R_uv = cos(P_u, P_v), 0 for u = v;  A' = alpha A + (1 - alpha) 1[R > threshold]
+    Step 2: R_uv = cos(P_u, P_v), 0 for u = v
+            A' = alpha A + (1 - alpha) 1[R > threshold]
             X' = [X, MX, .., M^hops X], M = D^-1/2 (A' + I) D^-1/2
-            homophilous:   H = MLP(X'), loss CE(H) + MSE(softmax H, P), predicts (softmax H + P) / 2
-            heterophilous: MLP(X), MLP(X') and (softmax(S+ E) - softmax(S- E) + E) / 2, E = MLP(X'),
-            loss the sum of the three CE, predicts the mean of their softmax;
-            S = beta R + (1 - beta) R(E) - its mean, of unit scale for each sign, S+ and S- its two signs
-            prediction: score * homophilous + (1 - score) * heterophilous
+            homophilous:   H = MLP(X'), loss CE(H) + MSE(softmax H, P),
+                           predicts (softmax H + P) / 2
+            heterophilous: MLP(X), MLP(X') and, with E = MLP(X'),
+                           (softmax(S+ E) - softmax(S- E) + E) / 2,
+                           loss the sum of their CE, predicts the mean softmax
+            S = beta R + (1 - beta) R(E) - its mean, of unit scale for each sign
+            prediction: score homophilous + (1 - score) heterophilous
 
     The score is how often ten steps of label propagation, Y <- (D^-1/2 (A + I) D^-1/2 Y + Y^0) / 2, are right on a
     random half of the training labels, which Y^0 hides; 0.5 for a party with one training node. The mean of S is over

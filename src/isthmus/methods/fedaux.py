@@ -24,11 +24,12 @@ class FedAux(Mixing):
     h_i beside the mean z_i of embeddings that lie near it on this line, so a_k learns which nodes belong together.
     Parties with similar directions get more of each other's weights.
 
-    Party:  (theta_k, a_k) <- (theta_k, a_k) - step(grad F_k), outputs W [h_i, z_i] + b
-            s_i = <h_i, a_k> / max_j ||h_j||;  z_i = sum_j K_ij h_j / sum_j K_ij
+    Party:  (theta_k, a_k) <- (theta_k, a_k) - step(grad F_k)
+            outputs W [h_i, z_i] + b;  z_i = sum_j K_ij h_j / sum_j K_ij
             K_ij = exp(-(s_i - s_j)^2 / sigma^2), over all nodes j of the party
-    Server: a_kl = exp(alpha cos(a_k, a_l)) / sum_m exp(alpha cos(a_k, a_m))
-            theta_k = sum_l a_kl theta_l, the directions likewise
+            s_i = <h_i, a_k> / max_j ||h_j||
+    Server: c_kl = exp(alpha cos(a_k, a_l)) / sum_m exp(alpha cos(a_k, a_m))
+            theta_k = sum_l c_kl theta_l;  a_k = sum_l c_kl a_l
 
     A linear layer on [h, z] replaces the model's head: the paper's model is `encoder = "gcn"` with `linear_head`. A
     party's time and memory grow with the square of its nodes. With `fan_out` or `clusters`, a training step smooths

@@ -36,14 +36,17 @@ class FedTAD(FedAvg):
     small graphs from noise; a generator learns to make such on which parties see the classes asked for and the shared
     model differs from them. Then the shared model f moves towards the parties' predictions p_k, weighted by r_kc.
 
-    Party:  w_k <- w_t, trained;  R_kc = sum_{v of class c} (1 + sum_{u in N_v} cos(xi_v, xi_u)) / (d_v + 1)
-            xi_v = [x_v, probabilities of walks of 1 to `walks` steps to return to v], v training nodes
+    Party:  w_k <- w_t, then w_k <- w_k - step(grad F_k(w_k));  over v of class c
+            R_kc = sum_v (1 + sum_{u in N_v} cos(xi_v, xi_u)) / (d_v + 1)
+            xi_v = [x_v, probabilities that walks of 1, 2, .. steps return to v]
     Server: w = sum_k (n_k / n) w_k;  r_kc = R_kc / sum_k R_kc
-            then server_epochs times, with noise z, classes c in equal numbers and X = G(z, c), edges between each node
-            and its `neighbours` most similar ones:
-            G by sem - div + diversity exp(-mean ||z_i - z_j||^2 ||x_i - x_j||_1)
-            sem = semantic sum_k mean_v r_kc -log p_k(c | v),  div = sum_k mean_v r_kc KL(p_k(v) || f(v))
-            w by div, `student_steps` times
+            then server_epochs times, with noise z and classes c:
+            X = G(z, c), edges between each node and its most similar ones
+            sem = sum_k mean_v r_kc -log p_k(c | v)
+            div = sum_k mean_v r_kc KL(p_k(v) || f(v))
+            same = exp(-mean_ij ||z_i - z_j||^2 ||x_i - x_j||_1)
+            G <- G - step(grad(semantic sem - div + diversity same))
+            w <- w - step(grad div), student_steps times
 
     The server reads sums only. The derivative of div for w needs sum_k r_kc p_k alone; that for X is the sum of the
     derivatives that parties compute. So it never gets a single party's model, as the paper's server does. Where a class

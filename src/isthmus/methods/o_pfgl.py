@@ -40,14 +40,17 @@ class OpFGL(Method):
     class over all parties, and trains a model on it. Each party fits this model to its own graph. It holds nodes of
     classes that it knows badly near the shared model's predictions P.
 
-    Party:  H = [X, MX, .., M^hops X], M = D^-1/2 (A + I) D^-1/2, sums of H and of H^2 over training nodes of each class
-    Server: mean m_c and deviation s_c of each class; X', and A' of a perceptron of pairs of X', by
-            alignment sum_c n_c / n (||m_c - m'_c||^2 + ||s_c - s'_c||^2) / width
-            + smoothness sum_ij A'_ij mean(1 - exp(-(x'_i - x'_j)^2 / 2)) / sum_ij A'_ij
-            then train on (X', A')
-    Party:  minimise F_k + mean_v gamma_v KL(P_v || softmax f_v), from the shared model
-            gamma_v = strength sum_c Y_vc / (1 + log(1 + h_c)), h_c the sum over training nodes of class c
-            of the share of neighbours that have this class; Y by two steps Y <- 0.9 D^-1/2 A D^-1/2 Y + 0.1 Y^0
+    Party:  H = [X, MX, .., M^hops X], M = D^-1/2 (A + I) D^-1/2
+            sums of H and of H^2 over the training nodes of each class
+    Server: mean m_c and deviation s_c of each class, n_c its training nodes
+            X', and A' by a perceptron of pairs of X', minimise
+            alignment sum_c n_c / n (MSE(m_c, m'_c) + MSE(s_c, s'_c))
+            + smoothness sum_ij A'_ij d_ij / sum_ij A'_ij
+            d_ij = mean(1 - exp(-(x'_i - x'_j)^2 / 2));  trains on (X', A')
+    Party:  minimise F_k + mean_v gamma_v KL(P_v || softmax f_v)
+            gamma_v = strength sum_c Y_vc / (1 + log(1 + h_c))
+            h_c = sum over training nodes of c of the neighbours' share in c
+            Y <- 0.9 D^-1/2 A D^-1/2 Y + 0.1 Y^0, twice
 
     Only training nodes count as neighbours in h_c. A class with one surrogate node has no deviation. Data leave a party
     once, before the first round: sums that masks and encryption protect. In each round parties go on training alone and
