@@ -19,7 +19,7 @@ AVERAGING = [(name, level) for name, level in CASES if issubclass(Method.named(n
 AGGREGATIONS = "aggregations_run_or_refuse"
 MOST = {
     "rounds": 2, "epochs": 3, "head_epochs": 3, "teaching": 3, "check_every": 2, "width": 8, "edge_width": 8,
-    "latest": 4, "span": 4, "steps": 4, "inner": 2,
+    "latest": 4, "span": 4, "steps": 4, "inner": 2, "personal_rounds": 2, "server_epochs": 2,
 }  # fmt: skip
 """Options that only make a method take longer, with as much of them as shows whether it conforms."""
 

@@ -49,12 +49,19 @@ STUDIES: dict[str, dict[str, Any]] = {
     "moon": {**BANKS, "methods": [{"name": "moon"}]},
     "fedgta": {**BANKS, "model": {"encoder": "gamlp"}, "methods": [{"name": "fedgta", "similar": 0.95}]},
     "fedpub": {**BANKS, "methods": [{"name": "fedpub"}]},
+    "fedaux": {**BANKS, "methods": [{"name": "fedaux"}]},
+    "adafgl": {**BANKS, "methods": [{"name": "adafgl", "personal_rounds": 2}]},
     "fedbn": {
         **BANKS, "model": {"encoder": "gin", "norm": True}, "methods": [{"name": "fedbn", "local": SGD}],
     },
     "fedrep": {**BANKS, "methods": [{"name": "fedrep", "head_epochs": 2}]},
     "ditto": {**BANKS, "methods": [{"name": "ditto"}]},
     "fedproto": {**BANKS, "methods": [{"name": "fedproto"}]},
+    "fedtad": {**BANKS, "methods": [{"name": "fedtad", "server_epochs": 2}]},
+    "o-pfgl": {
+        **BANKS,
+        "methods": [{"name": "o-pfgl", "steps": 20, "target": {"epochs": 20}, "tuning": {"epochs": 5}}],
+    },
     "fgssl": {**BANKS, "methods": [{"name": "fgssl"}]},
     "gcfl": {**BANKS, "methods": [{"name": "gcfl", "warm_up": 0, "eps1": 100.0, "eps2": 0.0}]},
     "gcfl-plus": {**BANKS, "methods": [{"name": "gcfl-plus", "warm_up": 0, "eps1": 100.0, "eps2": 0.0, "length": 2}]},
@@ -63,7 +70,7 @@ STUDIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-CANNOT_BE_MASKED = ("fedgta", "fedpub")
+CANNOT_BE_MASKED = ("fedaux", "fedgta", "fedpub")
 """Studies with a sum for each party, or set of parties, which masks cannot protect."""
 NEED_PROTECTION = ("fedgcn", "fedgc", "fedgc by sgd")
 """Studies with sums over neighbours, which no party sends where the server could read them."""

@@ -26,7 +26,7 @@ from isthmus.study.run import Watcher, run_study
 
 EXACT = (
     "fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl", "fedper", "fedrep", "fedbn", "ditto", "fedproto",
-    "fedstar", "fedpub", "gcfl", "gcfl-plus", "local",
+    "fedstar", "adafgl", "fedaux", "fedtad", "o-pfgl", "fedpub", "gcfl", "gcfl-plus", "local",
 )  # fmt: skip
 
 

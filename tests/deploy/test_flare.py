@@ -106,9 +106,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 EQUAL: Mapping[str, tuple[str, ...]] = {
     "fedavg": ("fedavg", "moon", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
-    "fedper": ("fedper", "fedbn", "fedrep", "ditto", "fedproto", "fgssl", "gcfl", "gcfl-plus"),
+    "fedper": ("fedper", "adafgl", "fedtad", "fedbn", "fedrep", "ditto", "fedproto", "fgssl", "gcfl", "gcfl-plus"),
     "fedcog": ("fedcog",),
-    "fedpub": ("fedpub", "fedgta"),
+    "fedpub": ("fedpub", "fedaux", "fedgta"),
     "fedstar": ("fedstar",),
     "fgcl": ("fgcl",),
     "fclg": ("fclg",),

@@ -41,6 +41,8 @@ def inputs(party: Party) -> tuple[Tensor, ...]:
         ("banks", "gat", "fedavg"),
         ("motifs", "gin", "fedavg"),
         ("banks", "gcn", "fedpub"),
+        ("banks", "gcn", "fedaux"),
+        ("banks", "gcn", "adafgl"),
         ("banks", "gamlp", "fedgta"),
     ],
 )

@@ -90,7 +90,7 @@ class PartyOptimizer:
         found: dict[str, Any] = {"steps": torch.tensor([self.taken.get(at, 0) for at in range(self.parties)])}
         for leaf, moments in zip(self.leaves, self.moments, strict=True):
             used = (each for each in moments if each.numel())
-            found |= {f"{leaf.name}/{at}": _by_party(leaf, each) for at, each in enumerate(used)}
+            found |= {f"{leaf.name}@{at}": _by_party(leaf, each) for at, each in enumerate(used)}
         return found
 
     @property
@@ -104,7 +104,7 @@ class PartyOptimizer:
         self.taken = dict(enumerate(state["steps"].tolist()))
         for leaf, moments in zip(self.leaves, self.moments, strict=True):
             for at, each in enumerate(own for own in moments if own.numel()):
-                _by_party(leaf, each).copy_(state[f"{leaf.name}/{at}"])
+                _by_party(leaf, each).copy_(state[f"{leaf.name}@{at}"])
 
     def _runs(self, active: Sequence[bool]) -> list[tuple[int, int, int]]:
         """Neighbouring parties that move now: first, first behind, and the steps that they have taken before."""

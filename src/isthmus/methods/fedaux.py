@@ -1,0 +1,73 @@
+"""Mixes of the models of parties that order their nodes along similar directions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn import functional as F
+
+from isthmus.data.party import Level
+from isthmus.errors import IsthmusError
+from isthmus.federation.verbs import Coefficients
+from isthmus.methods.shared.mixing import Mixing, MixingSite, Told
+from isthmus.nn.projected import DIRECTION, Projected
+
+
+class FedAux(Mixing):
+    """FedAux (Zhuo et al. 2025): each party gets a mix of models, mostly from parties with similar directions.
+
+    A party's embeddings h are projected onto a line by a learned vector a_k, its direction. The classifier reads each
+    h_i beside the mean z_i of embeddings that lie near it on this line, so a_k learns which nodes belong together.
+    Parties with similar directions get more of each other's weights.
+
+    Party:  (theta_k, a_k) <- (theta_k, a_k) - step(grad F_k)
+            outputs W [h_i, z_i] + b;  z_i = sum_j K_ij h_j / sum_j K_ij
+            K_ij = exp(-(s_i - s_j)^2 / sigma^2), over all nodes j of the party
+            s_i = <h_i, a_k> / max_j ||h_j||
+    Server: c_kl = exp(alpha cos(a_k, a_l)) / sum_m exp(alpha cos(a_k, a_m))
+            theta_k = sum_l c_kl theta_l;  a_k = sum_l c_kl a_l
+
+    A linear layer on [h, z] replaces the model's head: the paper's model is `encoder = "gcn"` with `linear_head`. A
+    party's time and memory grow with the square of its nodes. With `fan_out` or `clusters`, a training step smooths
+    over the nodes that it reads, evaluation over all. The public code projects by cosines instead of the paper's s_i.
+
+    The server reads each a_k and, as it makes one sum for each party, could read single models: such sums cannot be
+    masked. The paper's experiments evaluate the model after local training: `evaluate_with = "trained"`.
+    """
+
+    name: ClassVar[str] = "fedaux"
+    tuned: ClassVar[tuple[str, ...]] = ("alpha",)
+    levels: ClassVar[tuple[Level, ...]] = ("node",)
+    nouns: ClassVar[Mapping[str, str]] = {**Mixing.nouns, "direction": "the direction that orders its embeddings"}
+
+    alpha: float = Field(10.0, ge=0)
+    """How much parties prefer similar ones; 0 mixes all evenly."""
+    sigma: float = Field(1.0, gt=0)
+    """Distance on the line within which nodes count as near."""
+
+    def extended(self, module: nn.Module) -> nn.Module:
+        return Projected(module, self.sigma)
+
+    def check(self, module: nn.Module) -> None:
+        try:
+            self.extended(module)
+        except IsthmusError as error:
+            raise IsthmusError(f"method '{self.name}': {error}") from None
+
+    def mix(self, told: Told, among: Collection[str]) -> Coefficients:
+        directions = {party: F.normalize(answer["direction"].double(), dim=0) for party, answer in told.items()}
+        mixes: dict[str, dict[str, float]] = {}
+        for party, own in directions.items():
+            alike = torch.stack([own @ directions[each] for each in among])
+            mixes[party] = dict(zip(among, (self.alpha * alike).softmax(0).tolist(), strict=True))
+        return mixes
+
+    class AtParty(MixingSite):
+        method: FedAux
+
+        def describe(self) -> dict[str, Any]:
+            return {"direction": next(own for name, own in self.model.stacks().items() if name.endswith(DIRECTION))}

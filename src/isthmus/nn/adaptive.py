@@ -1,0 +1,187 @@
+"""AdaFGL's second network: propagation as a frozen model of all parties sees a party's nodes to be related."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.data import rows
+from isthmus.nn.encoders import uses_edge_weights
+from isthmus.nn.products import Features
+from isthmus.nn.projected import widths_of
+from isthmus.nn.twins import Bank, twin
+from isthmus.nn.weights import head_of
+
+SCORE = "score"
+"""Name of the homophily confidence score, a part of the weights that is not trained; below 0 before it is known."""
+BODY = "body."
+"""Beginning of the names of the first network's weights."""
+
+
+class Adaptive(nn.Module):
+    """A model of nodes, `body`, and a party's own networks, which replace its outputs once the score is known.
+
+    P = softmax(body(X, A)), fixed;  R_uv = cos(P_u, P_v), 0 for u = v;  A' = alpha A + (1 - alpha) 1[R > threshold]
+    X' = [X, MX, .., M^hops X],  M = D^-1/2 (A' + I) D^-1/2
+    homophilous:   H = MLP(X');  (softmax(H) + P) / 2
+    heterophilous: (softmax(MLP(X)) + softmax(MLP(X')) + softmax(`message` of MLP(X'))) / 3
+    Output: log(score homophilous + (1 - score) heterophilous)
+
+    In training, once the score is known, the outputs are the four MLPs' and P, side by side: `[nodes, 5 classes]`.
+    """
+
+    def __init__(
+        self, module: nn.Module, *, hidden: int, dropout: float, alpha: float, beta: float, threshold: float, hops: int
+    ) -> None:
+        super().__init__()
+        self.body = copy.deepcopy(module)
+        self.head = f"{BODY}{head_of(module)}".rstrip(".")
+        features, outputs = widths_of(module)[0], widths_of(module.get_submodule(head_of(module)))[1]
+        self.alpha, self.beta, self.threshold, self.hops = alpha, beta, threshold, hops
+        wide = features * (hops + 1)
+        self.homophilous = _perceptron([wide, hidden, outputs], dropout)
+        self.of_features = _perceptron([features, hidden, hidden, outputs], dropout)
+        self.of_hops = _perceptron([wide, hidden, hidden, outputs], dropout)
+        self.messages = _perceptron([wide, hidden, hidden, outputs], dropout)
+        self.register_buffer(SCORE, torch.tensor(-1.0))
+        self.supports_edge_weight = uses_edge_weights(module)
+        self._takes_weights = "edge_weight" in signature(module.forward).parameters
+        self._last: tuple[list[Any], Any] = ([], None)
+
+    @property
+    def first_layer(self) -> str | None:
+        inner = getattr(self.body, "first_layer", None)
+        return None if inner is None else f"{BODY}{inner}"
+
+    def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
+        score: Tensor = self.get_buffer(SCORE)
+        return self.run(x, edge_index, edge_weight, (x.size(0),), score.view(1), None)
+
+    def run(
+        self,
+        x: Any,
+        edge_index: Any,
+        edge_weight: Tensor | None,
+        sizes: Sequence[int],
+        score: Tensor,
+        weights: list[Any] | None,
+    ) -> Tensor:
+        """The outputs for parties of these sizes with these scores, `[parties]`.
+
+        Arguments:
+            weights: of `body`: with the same ones, and the same graph, what follows from P is not computed again.
+        """
+        edges = (edge_index, edge_weight) if self._takes_weights else (edge_index,)
+        if not torch.compiler.is_exporting() and not bool((score >= 0).any()):
+            out: Tensor = self.body(x, *edges)
+            return out
+        key = None if weights is None else [x, edge_index, edge_weight, *weights]
+        if key is None or not _same(key, self._last[0]):
+            output = self._fixed(x, *edges)
+            own = rows.to_dense(x.x if isinstance(x, Features) else x)
+            found = output, *self._related(own, edge_index, edge_weight, output.softmax(1), sizes), own
+            self._last = ([], None) if key is None else (key, found)
+        else:
+            found = self._last[1]
+        output, relations, smooth, own = found
+        given = output.softmax(1)
+        h, of_features, of_hops = self.homophilous(smooth), self.of_features(own), self.of_hops(smooth)
+        parts = zip(relations, self.messages(smooth).split(list(sizes)), strict=True)
+        of_messages = torch.cat([message(e.clone(), own, self.beta) for own, e in parts if e.size(0)])
+        if self.training:
+            return torch.cat([h, of_features, of_hops, of_messages, given], dim=1)
+        alike = (h.softmax(1) + given) / 2
+        unlike = (of_features.softmax(1) + of_hops.softmax(1) + of_messages.softmax(1)) / 3
+        share = score.expand(x.size(0)) if len(sizes) == 1 else score.repeat_interleave(torch.tensor(sizes))
+        share = share.unsqueeze(1).to(output)
+        both = share * alike + (1 - share) * unlike
+        return torch.where(share >= 0, both.clamp(min=torch.finfo(both.dtype).tiny).log(), output)
+
+    def _fixed(self, x: Any, *edges: Any) -> Tensor:
+        """The outputs of `body` as in evaluation, without gradients."""
+        if not self.training:
+            out: Tensor = self.body(x, *edges)
+            return out
+        self.body.eval()
+        try:
+            with torch.no_grad():
+                fixed: Tensor = self.body(x, *edges)
+                return fixed
+        finally:
+            self.body.train()
+
+    def _related(
+        self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None, given: Tensor, sizes: Sequence[int]
+    ) -> tuple[list[Tensor], Tensor]:
+        """R of every party, and X' of all."""
+        counts = [edge_index.size(1)]
+        if len(sizes) > 1:
+            party = rows.party_of_rows(sizes, edge_index.device)
+            counts = torch.bincount(party[edge_index[0]], minlength=len(sizes)).tolist()
+        weight = x.new_ones(edge_index.size(1)) if edge_weight is None else edge_weight.to(x.dtype)
+        starts = list(itertools.accumulate(sizes[:-1], initial=0))
+        relations, smooth = [], []
+        split = x.split(list(sizes)), given.split(list(sizes)), edge_index.split(counts, 1), weight.split(counts)
+        for start, own, p, edges, values in zip(starts, *split, strict=True):
+            relation = similar(p.clone())
+            near = (relation > self.threshold).to(x.dtype)
+            adjacent = torch.zeros_like(near).index_put((edges[1] - start, edges[0] - start), values, accumulate=True)
+            matrix = (
+                self.alpha * adjacent + (1 - self.alpha) * near + torch.eye(own.size(0), dtype=x.dtype).to(x.device)
+            )
+            scale = matrix.abs().sum(1).rsqrt()
+            hops = [own.clone()]
+            for _ in range(self.hops):
+                hops.append(scale.unsqueeze(1) * (matrix @ (scale.unsqueeze(1) * hops[-1])))
+            relations.append(relation)
+            smooth.append(torch.cat(hops, dim=1))
+        return relations, torch.cat(smooth)
+
+
+@twin(Adaptive)
+def _adaptive(
+    layer: Any, bank: Bank, prefix: str, x: Any, edge_index: Any, edge_weight: Tensor | None = None
+) -> Tensor:
+    sizes = bank.layouts[0]
+    score = bank.weights[f"{prefix}{SCORE}"].expand(len(sizes))
+    weights = [weight for name, weight in bank.weights.items() if name.startswith(f"{prefix}{BODY}")]
+    out: Tensor = layer.run(x, edge_index, edge_weight, sizes, score, weights)
+    return out
+
+
+def similar(p: Tensor) -> Tensor:
+    """R: cosines of the rows of probabilities, 0 on the diagonal, `[nodes, nodes]`."""
+    unit = p / p.norm(dim=1, keepdim=True)
+    return (unit @ unit.T) * (1 - torch.eye(p.size(0), dtype=p.dtype).to(p.device))
+
+
+def message(e: Tensor, relation: Tensor, beta: float) -> Tensor:
+    """(softmax(S+ E) - softmax(S- E) + E) / 2: neighbours that are alike attract, others repel; `[nodes, classes]`.
+
+    S = beta R + (1 - beta) R(E) minus its mean, the positive entries divided by the largest and the negative ones by
+    the mean, and 1 on the diagonal; S+ and S- are max(S, 0) and max(-S, 0).
+    """
+    both = beta * relation + (1 - beta) * similar(e.softmax(1))
+    mean, largest, least = both.mean(), both.max(), torch.finfo(e.dtype).tiny
+    signed = both - mean
+    signed = torch.where(signed > 0, signed / (largest - mean).clamp(min=least), signed / mean.clamp(min=least))
+    eye = torch.eye(e.size(0), dtype=e.dtype).to(e.device)
+    signed = signed * (1 - eye) + eye
+    return ((signed.relu() @ e).softmax(1) - ((-signed).relu() @ e).softmax(1) + e) / 2
+
+
+def _perceptron(widths: Sequence[int], dropout: float) -> nn.Module:
+    """Linear layers with ReLU and dropout between them."""
+    first, *others = (nn.Linear(i, o) for i, o in itertools.pairwise(widths))
+    return nn.Sequential(first, *(layer for each in others for layer in (nn.ReLU(), nn.Dropout(dropout), each)))
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether these are the same objects."""
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
