@@ -96,7 +96,7 @@ def test_a_shared_model_is_not_given_to_a_party_that_is_none(banks: tuple[Study,
     for ask in (results.model, lambda *args, **given: load_model(out, *args, **given)):
         with pytest.raises(IsthmusError, match="the run has no party 'party1': did you mean 'party-1'"):
             ask("fedavg", party="party1")
-        assert ask("fedavg", party="party-1").party == "party-1"
+        assert ask("fedavg", party="party-1").party == "", "it is all parties'"
 
 
 def test_a_constant_predicts_and_has_nothing_to_embed_with(tmp_path: Path) -> None:
@@ -319,8 +319,13 @@ def test_data_of_another_kind_are_refused(tmp_path: Path) -> None:
     model = run_study(study_of("fedavg")).model()
     with pytest.raises(IsthmusError, match="holds graphs, the model is for nodes"):
         model.predict("motifs")
+    nodes = graph_draft(partner=None).write(tmp_path / "new")
     with pytest.raises(IsthmusError, match="not trained on party folders, so it cannot encode"):
-        model.predict(graph_draft(partner=None).write(tmp_path / "new"))
+        model.predict(nodes)
+    collection_draft(first=0).write(tmp_path / "parties" / "one")
+    of_graphs = run_study(study_of("fedavg", data={"name": "folder", "path": str(tmp_path / "parties")})).model()
+    with pytest.raises(IsthmusError, match="holds nodes, the model is for graphs: give other data"):
+        of_graphs.predict(nodes)
 
 
 def test_groups_have_the_model_of_their_parties() -> None:

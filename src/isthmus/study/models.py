@@ -25,7 +25,7 @@ from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.weights import Weights, initial_weights
-from isthmus.study.new_parties import NewData, NewParty, new_parties
+from isthmus.study.new_parties import NewData, NewParty, check_level, new_parties
 from isthmus.study.own_models import GIVEN, model_table, named_encoder, with_saved_options
 from isthmus.study.setup import extended, module_of, outline
 from isthmus.tasks.base import Task
@@ -175,7 +175,7 @@ class TrainedModel:
         return pa.concat_tables(tables)
 
     def _read(self, data: NewData, key: Path | str | None) -> list[NewParty]:
-        found = new_parties(data, self.description["encoding"], key, int(self.description["seed"]))
+        found = new_parties(data, self.description["encoding"], key, int(self.description["seed"]), self.task.level)
         self.notes = [note for each in found for note in each.notes]
         for each in found:
             self._check_fit(each)
@@ -197,9 +197,8 @@ class TrainedModel:
             return site.embed()[1].cpu()
 
     def _check_fit(self, given: NewParty) -> None:
-        party, level = given.party, "node" if self.task.level == "pair" else self.task.level
-        if party.level not in (level, self.task.level):
-            raise IsthmusError(f"party '{party.name}' holds {party.level}s, the model is for {level}s: give other data")
+        party = given.party
+        check_level(party.name, party.level, self.task.level)
         if party.features != self.description["features"]:
             raise IsthmusError(
                 f"party '{party.name}' has {party.features} features, the model was trained on "
@@ -339,7 +338,8 @@ def load_model(
         if path is None and Method.named(description["method"]["name"]).role != "constant":
             raise IsthmusError(f"cannot read {shared}: it is not there; {_RESTORE}")
         weights, known = {} if path is None else read(path), read(context) if context.exists() else {}
-        return TrainedModel(description, weights, known, module=module, party=party or "")
+        owner = "" if path == shared else party or ""
+        return TrainedModel(description, weights, known, module=module, party=owner)
 
 
 def check_party(party: str, known: Collection[str]) -> None:

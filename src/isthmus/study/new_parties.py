@@ -14,7 +14,7 @@ from isthmus.data.folder.loading import build_party, read_folders
 from isthmus.data.folder.problems import summarize_notes
 from isthmus.data.folder.reading import Contents
 from isthmus.data.ids import read_key
-from isthmus.data.party import Party
+from isthmus.data.party import Level, Party
 from isthmus.data.pool import DataSet, check_no_folder
 from isthmus.errors import IsthmusError, path_of
 
@@ -34,10 +34,13 @@ class NewParty:
     notes: Sequence[str] = ()
 
 
-def new_parties(data: NewData, encoding: Mapping[str, Any] | None, key: Path | str | None, seed: int) -> list[NewParty]:
+def new_parties(
+    data: NewData, encoding: Mapping[str, Any] | None, key: Path | str | None, seed: int, level: Level
+) -> list[NewParty]:
     """Load the parties of new data.
 
     Arguments:
+        level: what the model predicts for; folders that hold something else are refused.
         encoding: of the features in training; None if they were numbers.
         key: file with the parties' common key.
         seed: of a data set that is generated.
@@ -63,7 +66,16 @@ def new_parties(data: NewData, encoding: Mapping[str, Any] | None, key: Path | s
             f"the model was not trained on party folders, so it cannot encode {data}: give the "
             "name of a data set, or Party objects in Python"
         )
+    for each in contents:
+        check_level(each.settings.name, each.settings.level, level)
     return [_encoded(each, encoding, key) for each in contents]
+
+
+def check_level(party: str, held: Level, level: Level) -> None:
+    """Raise an error if a party holds graphs and the model is for nodes, or nodes and the model is for graphs."""
+    wanted = "node" if level == "pair" else level
+    if held not in (wanted, level):
+        raise IsthmusError(f"party '{party}' holds {held}s, the model is for {wanted}s: give other data")
 
 
 def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | None) -> NewParty:

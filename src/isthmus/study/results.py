@@ -159,8 +159,10 @@ class Results:
         weights = choose_model(
             models.get("shared"), models.get("groups", {}), models.get("parties", {}), run.groups, party, run.method
         )
-        if party is not None and weights is models.get("shared") and run.seed in self.cuts:
-            check_party(party, [each.name for each in self.cuts[run.seed].parties])
+        if party is not None and weights is models.get("shared"):
+            if run.seed in self.cuts:
+                check_party(party, [each.name for each in self.cuts[run.seed].parties])
+            party = None  # it is nobody's own
         module = self.own_models.get(run.method) if module is None else module
         return TrainedModel(run.description, weights or {}, models.get("context"), module=module, party=party or "")
 
