@@ -216,7 +216,7 @@ def plain_batches(party: Party, options: LocalTraining, seed: int, answered: int
 
 
 def plain_optimizer(options: LocalTraining, module: nn.Module) -> torch.optim.Optimizer:
-    common = {"lr": getattr(options, "rate", options.lr), "weight_decay": options.weight_decay}
+    common = {"lr": options.rate, "weight_decay": options.weight_decay}
     if options.optimizer == "sgd":
         return torch.optim.SGD(module.parameters(), momentum=options.momentum, **common)
     return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[options.optimizer](module.parameters(), **common)

@@ -148,7 +148,7 @@ def test_a_party_keeps_its_optimiser_while_the_weights_are_replaced(optimiser, s
     momentum = {"momentum": options.momentum} if options.momentum else {}
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[options.optimizer]
     optimisers = [
-        kind(each.parameters(), lr=options.lr, weight_decay=options.weight_decay, **momentum) for each in plain
+        kind(each.parameters(), lr=options.rate, weight_decay=options.weight_decay, **momentum) for each in plain
     ]
     dense = make_parties("node", **SIZES["node"], untrained=(3,))
     for at, chosen in enumerate([(0, 1, 2, 3, 4), (0, 2), (1, 2, 3), (0, 1, 2, 3, 4)]):

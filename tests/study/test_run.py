@@ -610,7 +610,7 @@ def test_several_methods_and_seeds_come_in_order() -> None:
 def test_options_in_a_table_keep_the_others_of_the_method(method: str | Method) -> None:
     results = isthmus.run(method, make_node_parties(), rounds=1, local={"epochs": 2})
     local = results.study["methods"][0]["local"]
-    assert (local["epochs"], local["optimizer"], local["lr"]) == (2, "sgd", 0.1)
+    assert (local["epochs"], local["optimizer"], local["lr"]) == (2, "sgd", 0.5)
 
 
 def test_data_and_partition_may_be_named() -> None:
@@ -803,7 +803,7 @@ def test_an_unset_learning_rate_is_the_encoders_on_nodes_and_is_recorded(tmp_pat
     two = {"methods": [{"name": "ditto"}, {"name": "scaffold"}]}
     left_open = run_study(small(model={"encoder": "sgc"}, **two), tmp_path / "open")
     ditto, scaffold = left_open.study["methods"]
-    assert (ditto["local"]["lr"], ditto["personal"]["lr"], scaffold["local"]["lr"]) == (Sgc.lr, Sgc.lr, 0.1)
+    assert (ditto["local"]["lr"], ditto["personal"]["lr"], scaffold["local"]["lr"]) == (Sgc.lr, Sgc.lr, 0.5)
     assert left_open.runs[0].description["method"]["local"]["lr"] == Sgc.lr
     again = run_study(Study.of(read_toml(tmp_path / "open" / "study.toml")))
     given = run("ditto", "banks", model="sgc", rounds=2, local={"lr": Sgc.lr}, personal={"lr": Sgc.lr})

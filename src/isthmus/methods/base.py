@@ -145,6 +145,8 @@ class Method(Registered):
     study hands one party, put together from all; `alone` is every party by itself; `constant` reads no features."""
     nouns: ClassVar[Mapping[str, str]] = {}
     """What the fields are that its parties send, in plain words, by `field` or, for one action only, `action/field`."""
+    rate_at_most: ClassVar[float] = math.inf
+    """The largest learning rate that an encoder may bring to it; what a study sets is not bounded."""
     listing: ClassVar[Listing] = Listing()
     everyone: ClassVar[Needed] = "never"
     """When a party that does not answer stops the run, whatever the quorum: never, in set-up, or always."""

@@ -14,7 +14,6 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Averaging, Learning, Listing, Model, State, Weighting
-from isthmus.methods.training import LocalTraining
 from isthmus.nn.per_party import Leaf
 
 
@@ -34,6 +33,7 @@ class FedDyn(Averaging):
 
     name: ClassVar[str] = "feddyn"
     tuned: ClassVar[tuple[str, ...]] = ("alpha",)
+    rate_at_most: ClassVar[float] = 0.02
     nouns: ClassVar[Mapping[str, str]] = {"moved": "changes of model weights"}
     listing: ClassVar[Listing] = Listing("labels", 2, "changes of weights, in sums")
 
@@ -41,7 +41,6 @@ class FedDyn(Averaging):
     """Weight of the regularisation."""
     weighting: Weighting = "even"
     """What a party's weights are weighted by; evenly, as in the paper."""
-    local: LocalTraining = LocalTraining(lr=0.02)  # by validation, see docs/defaults.md: an encoder's rate is too large
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights = model.weights()

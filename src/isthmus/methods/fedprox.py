@@ -13,7 +13,6 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing
 from isthmus.methods.fedavg import FedAvg
-from isthmus.methods.training import LocalTraining
 from isthmus.nn.per_party import Leaf
 
 
@@ -34,10 +33,10 @@ class FedProx(FedAvg):
     name: ClassVar[str] = "fedprox"
     listing: ClassVar[Listing] = Listing("labels", 4, demo=3)
     tuned: ClassVar[tuple[str, ...]] = ("mu",)
+    rate_at_most: ClassVar[float] = 0.02
 
     mu: float = Field(0.01, ge=0)
     """Weight of the proximal term."""
-    local: LocalTraining = LocalTraining(lr=0.02)  # by validation, see docs/defaults.md: an encoder's rate is too large
 
     class AtParty(FedAvg.AtParty):
         method: FedProx

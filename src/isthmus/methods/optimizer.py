@@ -34,6 +34,11 @@ class Optimizer(Options):
     momentum: Annotated[float, OnlyWith("optimizer", "sgd")] = Field(0.0, ge=0, lt=1)
     """Momentum of SGD."""
 
+    @property
+    def rate(self) -> float:
+        """The learning rate that it trains with."""
+        return self.lr
+
 
 class PartyOptimizer:
     """torch's own optimisers on every party's slice: a party that has no batch in a step does not move.
@@ -136,7 +141,7 @@ def _adam(o: Optimizer, values: Any, grads: Any, first: Any, second: Any, counte
     function: Any = adamw if o.optimizer == "adamw" else adam
     function(
         values, grads, first, second, [], counters, foreach=False, capturable=False, differentiable=False, fused=fused,
-        grad_scale=None, found_inf=None, has_complex=False, amsgrad=False, beta1=0.9, beta2=0.999, lr=o.lr,
+        grad_scale=None, found_inf=None, has_complex=False, amsgrad=False, beta1=0.9, beta2=0.999, lr=o.rate,
         weight_decay=o.weight_decay, eps=1e-8, maximize=False,
     )  # fmt: skip
 
@@ -144,7 +149,7 @@ def _adam(o: Optimizer, values: Any, grads: Any, first: Any, second: Any, counte
 def _sgd(o: Optimizer, values: Any, grads: Any, first: Any, second: Any, counters: Any) -> None:
     buffers: list[Tensor | None] = list(first) if o.momentum else [None] * len(values)
     sgd(
-        values, grads, buffers, foreach=False, fused=False, weight_decay=o.weight_decay, momentum=o.momentum, lr=o.lr,
+        values, grads, buffers, foreach=False, fused=False, weight_decay=o.weight_decay, momentum=o.momentum, lr=o.rate,
         dampening=0.0, nesterov=False, maximize=False,
     )  # fmt: skip
 

@@ -160,7 +160,8 @@ def _several(y: Tensor, tasks: int | None) -> tuple[str, dict[str, int]]:
 
 def suited(method: Method, model: Any, level: Level) -> Method:
     """The method with the learning rate that suits the model, where it names none: on nodes, that of the encoder."""
-    return method.with_rate(model.lr if level == "node" and isinstance(model, Encoder) else PLAIN_LR)
+    suits = model.lr if level == "node" and isinstance(model, Encoder) else PLAIN_LR
+    return method.with_rate(min(suits, method.rate_at_most))
 
 
 def device_named(name: str) -> torch.device:
