@@ -26,7 +26,7 @@ def encoding_of(tmp_path: Path, key: bytes | None = None) -> Any:
 def test_a_value_that_no_party_had_is_all_zeros(tmp_path: Path) -> None:
     encoding = encoding_of(tmp_path)
     new = graph_draft("new", partner=None).put("kind", ["a", "b", "c", "z", "a", "b", "0", None], NODES)
-    (found,) = new_parties(new.write(tmp_path / "new"), encoding, None, 0)
+    (found,) = new_parties(new.write(tmp_path / "new"), encoding, None, 0, "node")
     kinds = found.party.graph.x.to_dense()[:, 1:3]
     assert kinds.sum(1).tolist() == [1, 1, 0, 0, 1, 1, 0, 0]
     what = "column 'kind' has a value that did not occur in training: all its features are 0"
@@ -37,8 +37,8 @@ def test_numbers_are_scaled_by_the_mean_in_training(tmp_path: Path) -> None:
     encoding = encoding_of(tmp_path)
     draft = graph_draft("new", partner=None)
     higher = draft.put("age", [value + 100 for value in draft.tables[NODES]["age"]], NODES)
-    (near,) = new_parties(draft.write(tmp_path / "near"), encoding, None, 0)
-    (far,) = new_parties(higher.write(tmp_path / "far"), encoding, None, 0)
+    (near,) = new_parties(draft.write(tmp_path / "near"), encoding, None, 0, "node")
+    (far,) = new_parties(higher.write(tmp_path / "far"), encoding, None, 0, "node")
     gap = (far.party.graph.x.to_dense() - near.party.graph.x.to_dense())[:, 0]
     assert float(gap.min()) > 10
     assert torch.allclose(gap, gap[:1])
@@ -49,7 +49,7 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
     draft = graph_draft("new", partner=None).without("age", NODES)
     del draft.settings["columns"]["age"]
     with pytest.raises(IsthmusError, match=r"party 'new': column 'age' is not as in training: declare in party.toml"):
-        new_parties(draft.write(tmp_path / "new"), encoding, None, 0)
+        new_parties(draft.write(tmp_path / "new"), encoding, None, 0, "node")
 
 
 def test_graphs_keep_their_ids() -> None:
@@ -58,9 +58,9 @@ def test_graphs_keep_their_ids() -> None:
         [Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([at])) for at in range(3)],
         ids=torch.tensor([9, 4, 7]),
     )
-    (found,) = new_parties(held, None, None, 0)
+    (found,) = new_parties(held, None, None, 0, "graph")
     assert found.ids.to_pylist() == [9, 4, 7]
-    (found,) = new_parties(replace(held, ids=None), None, None, 0)
+    (found,) = new_parties(replace(held, ids=None), None, None, 0, "graph")
     assert found.ids.to_pylist() == [0, 1, 2]
 
 
@@ -69,6 +69,6 @@ def test_keyed_categories_need_the_key(tmp_path: Path) -> None:
     encoding = encoding_of(tmp_path, key)
     folder = graph_draft("new", partner=None).write(tmp_path / "new")
     with pytest.raises(IsthmusError, match=r"column 'kind' has no value that occurred in training: .*\(--key FILE\)"):
-        new_parties(folder, encoding, None, 0)
-    (found,) = new_parties(folder, encoding, tmp_path / "some.key", 0)
+        new_parties(folder, encoding, None, 0, "node")
+    (found,) = new_parties(folder, encoding, tmp_path / "some.key", 0, "node")
     assert found.party.graph.x.to_dense()[:, 1:3].sum(1).tolist() == [1] * 8
