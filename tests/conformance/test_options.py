@@ -44,6 +44,8 @@ def paths(options: Options, prefix: str = "") -> Iterator[tuple[str, list[Any]]]
 def others(value: Any, kind: Any) -> list[Any]:
     if get_origin(kind) is Literal:
         return [each for each in get_args(kind) if each != value]
+    if value is None:  # a rate that the encoder brings
+        return [0.02]
     return [not value] if isinstance(value, bool) else [value + 1, 2 * value, value / 2]
 
 
