@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 from torch import nn
 
 from isthmus.errors import IsthmusError
-from isthmus.federation.actions import action
-from isthmus.federation.answers import Answer
-from isthmus.federation.models import Models
-from isthmus.federation.verbs import Federation
-from isthmus.federation.wire import Payload
-from isthmus.methods.base import Learning, Model, State
-from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.fedper import FedPer
 from isthmus.nn.structure import StructureChannel
 from isthmus.nn.weights import initial_weights
 
 
-class FedStar(FedAvg):
+class FedStar(FedPer):
     """FedStar (Tan et al. 2023), Algorithm 1: parties share the layers that read structure, and no others.
 
     Graphs of different domains, such as molecules and social networks, have other features and classes, but degrees and
@@ -36,31 +29,16 @@ class FedStar(FedAvg):
     name: ClassVar[str] = "fedstar"
     encoder: ClassVar[str] = "two-channel"
 
+    def own(self, module: nn.Module) -> tuple[str, ...]:
+        shared = structure_weights(module)
+        return tuple(name for name in initial_weights(module) if name not in shared)
+
     def check(self, module: nn.Module) -> None:
         if not structure_weights(module):
             raise IsthmusError(
                 f"method '{self.name}' shares layers that read structure alone, which this model lacks: use the encoder"
                 f" {self.encoder}, or give your model an isthmus.nn.structure.StructureChannel"
             )
-
-    def models(self, state: State) -> Models:
-        return Models(shared=state.weights, personal=True)
-
-    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
-        weights = model.weights()
-        state.start(weights={name: weights[name] for name in structure_weights(model.module)})
-        yield from super().server(federation, model, state)
-
-    class AtParty(Learning):
-        method: FedStar
-
-        @action("total")
-        def train(self, request: Payload) -> Answer:
-            self.load_model(request["weights"])
-            self.fit()
-            weights, shared = self.model.weights(), request["weights"]
-            self.keep_model([name for name in weights if name not in shared])
-            return Answer({"weights": {name: weights[name] for name in shared}}, weight=self.averaging_weights())
 
 
 def structure_weights(module: nn.Module) -> tuple[str, ...]:
