@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
 from torch import nn
-from torch.nn import functional as F
 
 from isthmus.data.party import Level
 from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Coefficients
-from isthmus.methods.shared.mixing import Mixing, MixingSite, Told
+from isthmus.methods.shared.mixing import Mixing, MixingSite, Told, by_cosine
 from isthmus.nn.projected import DIRECTION, Projected
 
 
@@ -59,12 +57,7 @@ class FedAux(Mixing):
             raise IsthmusError(f"method '{self.name}': {error}") from None
 
     def mix(self, told: Told, among: Collection[str]) -> Coefficients:
-        directions = {party: F.normalize(answer["direction"].double(), dim=0) for party, answer in told.items()}
-        mixes: dict[str, dict[str, float]] = {}
-        for party, own in directions.items():
-            alike = torch.stack([own @ directions[each] for each in among])
-            mixes[party] = dict(zip(among, (self.alpha * alike).softmax(0).tolist(), strict=True))
-        return mixes
+        return by_cosine({party: answer["direction"] for party, answer in told.items()}, among, self.alpha)
 
     class AtParty(MixingSite):
         method: FedAux

@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from isthmus.data import rows
 from isthmus.data.party import Block, Level
 from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Coefficients
-from isthmus.methods.shared.mixing import Mixing, MixingSite, Told
+from isthmus.methods.shared.mixing import Mixing, MixingSite, Told, by_cosine
 from isthmus.nn.draws import draws_of
 from isthmus.nn.layerwise import infer
 from isthmus.nn.masked import MASK, masked
 from isthmus.nn.per_party import Leaf, PerParty
+from isthmus.nn.products import per_row
 from isthmus.nn.weights import Weights, body_weights, initial_weights
 
 BLOCKS, NODES, JOINED = 5, 100, 0.1
@@ -73,12 +73,7 @@ class FedPub(Mixing):
             raise IsthmusError(f"method '{self.name}': the model has no linear layer to mask")
 
     def mix(self, told: Told, among: Collection[str]) -> Coefficients:
-        h = {party: F.normalize(answer["embedding"].double(), dim=0) for party, answer in told.items()}
-        mixes: dict[str, dict[str, float]] = {}
-        for party, own in h.items():
-            alike = torch.stack([own @ h[each] for each in among])
-            mixes[party] = dict(zip(among, (self.tau * alike).softmax(0).tolist(), strict=True))
-        return mixes
+        return by_cosine({party: answer["embedding"] for party, answer in told.items()}, among, self.tau)
 
     class AtParty(MixingSite):
         method: FedPub
@@ -94,7 +89,7 @@ class FedPub(Mixing):
                 far = distances([(leaf, gap) for leaf, gap in zip(leaves, gaps, strict=True) if not is_mask(leaf)])
                 scale = torch.where(far > 0, method.proximity / far, 0.0)
                 return [
-                    method.sparsity * leaf.tensor.detach().sign() if is_mask(leaf) else gap * per_row(scale, leaf)
+                    method.sparsity * leaf.tensor.detach().sign() if is_mask(leaf) else gap * for_rows(scale, leaf)
                     for leaf, gap in zip(leaves, gaps, strict=True)
                 ]
 
@@ -143,7 +138,6 @@ def distances(gaps: Sequence[tuple[Leaf, Tensor]]) -> Tensor:
     return reduce(torch.add, squares).sqrt()  # one by one: `torch.sum` rounds each party by its position
 
 
-def per_row(values: Tensor, leaf: Leaf) -> Tensor:
+def for_rows(values: Tensor, leaf: Leaf) -> Tensor:
     """A value per party, for the rows of a leaf."""
-    each = values.repeat_interleave(torch.tensor(leaf.sizes, device=values.device))
-    return each.view(-1, *[1] * (leaf.tensor.dim() - 1))
+    return per_row(values, leaf.sizes).view(-1, *[1] * (leaf.tensor.dim() - 1))

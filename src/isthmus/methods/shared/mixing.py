@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
+from torch.nn import functional as F
 
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
@@ -87,6 +88,16 @@ def of_one_form(told: Told) -> Told:
         if form != usual:
             log.warning("party '%s' is in no mix of this round: it answered fields of another form than most", party)
     return {party: each for party, each in told.items() if forms[party] == usual}
+
+
+def by_cosine(vectors: Told, among: Collection[str], sharpness: float) -> Coefficients:
+    """Coefficients that are a softmax of the cosines of the parties' vectors, times `sharpness`."""
+    unit = {party: F.normalize(vector.double(), dim=0) for party, vector in vectors.items()}
+    mixes: dict[str, dict[str, float]] = {}
+    for party, own in unit.items():
+        alike = torch.stack([own @ unit[each] for each in among])
+        mixes[party] = dict(zip(among, (sharpness * alike).softmax(0).tolist(), strict=True))
+    return mixes
 
 
 class MixingSite(Learning):
