@@ -180,12 +180,17 @@ class GCFL(FedAvg):
 
         def remember(self, update: Mapping[str, Tensor]) -> None:
             """Keep what `compare` answers of this update, by weight `[parties, numbers]`."""
-            self.kept["norm"] = torch.stack([each.square().sum(1) for each in update.values()]).sum(0).sqrt()
+            self.kept["norm"] = lengths_of(update)
             self.kept["projection"] = projections(update, self.method.width)
 
         @action("ask", bounds={"norm": None})
         def compare(self, request: Payload) -> Answer:
             return Answer({name: self.kept[name] for name in ("norm", "projection")})
+
+
+def lengths_of(update: Mapping[str, Tensor]) -> Tensor:
+    """The length of each party's update, which is by weight `[parties, numbers]`."""
+    return torch.stack([each.square().sum(1) for each in update.values()]).sum(0).sqrt()
 
 
 def norm_of(tensors: Iterable[Tensor]) -> float:

@@ -14,7 +14,7 @@ from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Answers
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import State
-from isthmus.methods.gcfl import GCFL
+from isthmus.methods.gcfl import GCFL, lengths_of
 
 
 class GCFLPlus(GCFL):
@@ -62,7 +62,7 @@ class GCFLPlus(GCFL):
         method: GCFLPlus
 
         def remember(self, update: Mapping[str, Tensor]) -> None:
-            length = torch.stack([each.square().sum(1) for each in update.values()]).sum(0).sqrt()
+            length = lengths_of(update)
             before = self.kept.get("lengths", length.new_empty(0))
             longer = [torch.cat([old, new.view(1)]) for old, new in zip(before, length, strict=True)]
             self.kept["lengths"] = [each[-self.method.length :] for each in longer]
