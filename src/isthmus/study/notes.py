@@ -119,8 +119,8 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     missing = dict.fromkeys(run.select_by for run in validated if f"val_{run.select_by}" not in run.metrics)
     titles = [metric_of(name).title for name in missing if name]
     notes += [f"validation data with a single class give no {title}: the last round is the result" for title in titles]
-    alone, federated = (_best(methods, runs, f"test_{judged_by}", role) for role in ("alone", "federated"))
     judged = f"test_{judged_by}"
+    alone, federated = (_best(methods, runs, judged, role) for role in ("alone", "federated"))
     few = [(run.over_parties[judged]["parties"], len(run.parties)) for run in runs if judged in run.over_parties]
     if some := next((each for each in few if each[0] < each[1]), None):
         notes.append(
@@ -132,7 +132,7 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
         chosen = [each.label for each in methods if each.role == "federated" and each.select == "validation"]
         rising = {name: max(run.rounds for run in own[name]) for name in chosen if best_was_last(own[name])}
         first, second = (
-            {run.seed: run.metrics[f"test_{judged_by}"] for run in own[name] if f"test_{judged_by}" in run.metrics}
+            {run.seed: run.metrics[judged] for run in own[name] if judged in run.metrics}
             for name in (alone[1], federated[1])
         )
         notes.append(alone_is_best(alone[1], rising, difference(first, second, metric.smaller_is_better)))
