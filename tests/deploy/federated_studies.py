@@ -20,6 +20,7 @@ assert TwoGroups.name == "two-groups"  # importing it registers it
 BANKS = {"data": {"name": "banks"}}
 MOTIFS = {"data": {"name": "motifs", "graphs": 20}}
 SGD = {"optimizer": "sgd", "lr": 0.1}
+STEPS = {"optimizer": "sgd"}
 FEW_STEPS = {"teaching": 3, "transforming": {"epochs": 5}, "target": {"epochs": 20}}
 FEDGC_BY_SGD = {
     "name": "fedgc", "ratio": 0.1, "teaching": 3, "local": SGD, "transforming": {**SGD, "epochs": 5},
@@ -57,7 +58,10 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedrep": {**BANKS, "methods": [{"name": "fedrep", "head_epochs": 2}]},
     "ditto": {**BANKS, "methods": [{"name": "ditto"}]},
     "fedproto": {**BANKS, "methods": [{"name": "fedproto"}]},
-    "fedtad": {**BANKS, "methods": [{"name": "fedtad", "server_epochs": 2}]},
+    "fedtad": {  # by SGD: Adam turns an error of encoding in a gradient near zero into a whole step
+        **BANKS,
+        "methods": [{"name": "fedtad", "server_epochs": 2, "generating": STEPS, "distilling": STEPS}],
+    },
     "o-pfgl": {
         **BANKS,
         "methods": [{"name": "o-pfgl", "steps": 20, "target": {"epochs": 20}, "tuning": {"epochs": 5}}],

@@ -64,7 +64,7 @@ def test_the_page_is_followed_word_by_word(tmp_path: Path, monkeypatch: pytest.M
     finally:
         here.close()
     study = Study.of({"unlabelled": "idle", "data": {"name": "folder", "path": "data"}, "methods": [
-        {"name": "fedavg", "rounds": 30}
+        {"name": "fedavg", "rounds": 30, "local": {"lr": 0.01}}
     ]})  # fmt: skip
     check_equal(tmp_path / "runs" / "fraud", study, "masks")
     said = {(row["verb"], row["action"]) for row in rows_of(tmp_path / "runs" / "fraud", "set-up")}
