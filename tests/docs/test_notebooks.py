@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ def kinds(book: Any) -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", MODULE.BOOKS, ids=lambda path: path.stem)
 def test_a_notebook_gives_what_is_stored(path: Path, tmp_path: Path) -> None:
+    if "cora" in path.stem and "ISTHMUS_DATA" not in os.environ:
+        pytest.skip("ISTHMUS_DATA names no folder of data sets")
     assert kinds(MODULE.executed(path, tmp_path)) == kinds(nbformat.read(path, as_version=4)), AGAIN
 
 
@@ -43,4 +46,4 @@ def test_a_notebook_is_stored_with_its_outputs(path: Path) -> None:
 
 
 def test_there_is_one_for_each_setting() -> None:
-    assert [path.stem for path in MODULE.BOOKS] == ["coupled", "many-graphs", "overlap"]
+    assert [path.stem for path in MODULE.BOOKS] == ["coupled", "fedavg-on-cora", "many-graphs", "overlap"]
