@@ -11,14 +11,22 @@ RARE = 10
 """A class is rare if the most frequent one has at least this many times its items."""
 
 
+def rare_classes(counts: Sequence[int]) -> list[int]:
+    """The rare classes among those that have items.
+
+    >>> rare_classes([300, 200, 5, 0]), rare_classes([60, 40])
+    ([2], [])
+    """
+    return [at for at, items in enumerate(counts) if 0 < RARE * items <= max(counts)]
+
+
 def rarest_class(counts: Sequence[int]) -> int | None:
     """The rarest class that has items, if it is rare.
 
     >>> rarest_class([300, 200, 5, 0]), rarest_class([60, 40])
     (2, None)
     """
-    held = {items: at for at, items in reversed(list(enumerate(counts))) if items}
-    return held[min(held)] if held and max(held) >= RARE * min(held) else None
+    return min(rare_classes(counts), key=counts.__getitem__, default=None)
 
 
 def rare_metric(counts: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from torch import nn
 
 from isthmus.data.describe import CutDescription
 from isthmus.data.party import Party
-from isthmus.data.skew import rare_class, rare_metric
+from isthmus.data.skew import rare_class, rare_classes, rare_metric
 from isthmus.errors import format_option
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import uses_edge_weights
@@ -20,9 +20,6 @@ from isthmus.study.own_models import model_table
 from isthmus.study.setup import module_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
-
-RARE = 0.2
-"""A class is rare if it has less than this share of the items that it would have if all classes had equally many."""
 
 
 def data_notes(
@@ -61,7 +58,7 @@ def _items_of_classes(cut: CutDescription) -> list[int]:
 def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
     notes = []
     items = _items_of_classes(cut)
-    for at in (at for at, count in enumerate(items) if 0 < count < RARE * sum(items) / len(items)):
+    for at in rare_classes(items):
         lacks = []
         holders = [party for party in parties if bool((party.graph.y == at).any())]
         for split, name in (("val", "validation"), ("test", "test")):
