@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.deploy.federated_studies import FEDGC_BY_SGD, NEED_PROTECTION, study_of
+from tests.deploy.federated_studies import NEED_PROTECTION, STUDIES, study_of
 from tests.deploy.real import Federation, free_port, isthmus, parties_in, redirect, rows_of, until, written
 from tests.docs.test_blocks import blocks, commands
 from tests.federation.by_hand import at_folders
@@ -106,14 +106,15 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 EQUAL: Mapping[str, tuple[str, ...]] = {
     "fedavg": ("fedavg", "moon", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
-    "fedper": ("fedper", "adafgl", "fedtad", "fedbn", "fedrep", "ditto", "fedproto", "fgssl", "gcfl", "gcfl-plus"),
+    "fedper": ("fedper", "adafgl", "fedtad", "fedrep", "ditto", "fedproto", "fgssl", "gcfl", "gcfl-plus", "o-pfgl"),
+    "fedbn": ("fedbn",),
     "fedcog": ("fedcog",),
     "fedpub": ("fedpub", "fedaux", "fedgta"),
     "fedstar": ("fedstar",),
     "fgcl": ("fgcl",),
     "fclg": ("fclg",),
 }
-"""By a study of tests/study/test_federated.py whose data are taken, the methods that run on them in one job."""
+"""By a study that lends data and model, the methods that run on them in one job, with options of their own studies."""
 
 
 @pytest.mark.processes
@@ -125,7 +126,7 @@ def test_numbers_and_ledger_are_those_of_the_study(
     if total != "none" and name == "fedpub":
         pytest.skip("mixes for one reader are no sums that masks or encryption protect: such a study is refused")
     named = [each for each in EQUAL[name] if total != "none" or each not in NEED_PROTECTION]
-    methods = [FEDGC_BY_SGD if each == "fedgc" else {"name": each} for each in named]
+    methods = [STUDIES["fedgc by sgd" if each == "fedgc" else each]["methods"][0] for each in named]
     folder = federation.base / "data"
     shutil.rmtree(folder)
     study = at_folders(base.model_copy(update={"methods": methods}), folder)
