@@ -76,6 +76,13 @@ def test_a_model_of_ones_own_is_used_with_its_file_and_its_options(
         assert done.code == 0, done.err
         own_code.imported.clear()
     assert {out for _, out in uses} <= {path.name for path in tmp_path.iterdir()}
+    (tmp_path / "own_for_use.py").write_text(OWN.replace("relu", "sigmoid"))
+    for command, out in uses:
+        words = (command, "run", "--out", f"new-{out}", *(() if command == "export" else ("--data", "banks")))
+        done = isthmus(*words, "--import", "own_for_use.py")
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "the source of 'own_for_use:Own' is not the one that this model was trained with" in done.err
+        assert not (tmp_path / f"new-{out}").exists()
 
 
 @pytest.mark.parametrize(

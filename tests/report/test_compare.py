@@ -42,6 +42,25 @@ def test_only_options_that_differ_are_shown(folders: list[Path]) -> None:
     assert found.rows[0]["mean"] == pytest.approx(found.rows[0]["validation"] - 0.01)
 
 
+def test_data_that_changed_between_two_runs_are_shown(build: Build) -> None:
+    def held(digest: str, seed: int = 0, hidden: int = 64, **data: Any) -> Any:
+        def change(parts: dict[str, Any]) -> None:
+            with_options(hidden, 0.1)(parts)
+            parts["results"]["fingerprint"] = {"seed": seed, "digest": digest}
+            parts["results"]["study"]["data"] |= data
+
+        return change
+
+    first = build("first", methods=("fedavg",), change=held("aa", size=5))
+    assert compare(first, build("same", methods=("fedavg",), change=held("aa", size=5))).differ == []
+    assert compare(first, build("seed", methods=("fedavg",), change=held("bb", seed=1, size=5))).differ == []
+    assert compare(first, build("data", methods=("fedavg",), change=held("bb", size=7))).differ == ["data.size"]
+    found = compare(first, build("other", methods=("fedavg",), change=held("bb", size=5)))
+    assert [row["options"] for row in found.rows] == [
+        {"content of the data, seed 0": "aa"}, {"content of the data, seed 0": "bb"}
+    ]  # fmt: skip
+
+
 def test_options_that_a_search_chose_are_shown(folders: list[Path], build: Build) -> None:
     def tuned(parts: dict[str, Any]) -> None:
         with_options(64, 0.1)(parts)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.party_folders import two_drafts
 
 import isthmus
 from isthmus.cli.common import read_study
@@ -152,6 +153,21 @@ def test_a_study_says_which_protocol_it_followed(tmp_path: Path) -> None:
     assert results.notes[0] == note
     assert Study.of({**study.resolved(), "protocol": None}) is not None
     assert "protocol" not in (tmp_path / "out" / "study.toml").read_text(encoding="utf-8")
+
+
+def test_organisations_stay_the_parties_unless_a_partition_is_named(tmp_path: Path) -> None:
+    for draft in two_drafts():
+        draft.write(tmp_path / "banks" / draft.settings["name"])
+    data = str(tmp_path / "banks") + "/"
+    results = isthmus.run("fedavg", data, protocol="openfgl", rounds=1, seed=0, unlabelled="idle", model={"hidden": 4})
+    assert [party.name for party in results.cuts[0].parties] == ["north", "south"]
+    assert list(results.study["partition"]["split"]) == read_protocol("openfgl")["partition"]["split"]
+    assert results.notes[1] == (
+        "the parties are those of the data; openfgl cuts a data set by louvain into 10, as partition='louvain' would"
+    )
+    whole = {"protocol": "openfgl", "data": {"name": data}}
+    assert Study.of(whole).parties is None
+    assert Study.of({**whole, "partition": {"name": "louvain"}}).parties == 10
 
 
 def test_python_runs_a_protocol_and_arguments_win() -> None:

@@ -82,7 +82,7 @@ def test_folder_holds_results_and_nothing_else(two: Path) -> None:
 def test_results_have_a_run_for_each_method_and_seed(two: Path) -> None:
     found = json.loads((two / "results.json").read_text())
     about = {"format", "isthmus", "created", "versions", "study", "methods"}
-    assert set(found) == about | {"runs", "summary", "cuts", "notes"}
+    assert set(found) == about | {"runs", "summary", "cuts", "notes", "fingerprint"}
     assert [(each["method"], each["seed"]) for each in found["runs"]] == [
         ("fedavg", 0), ("fedavg", 3), ("local", 0), ("local", 3),
     ]  # fmt: skip
@@ -485,6 +485,29 @@ def test_a_resumed_study_may_have_more_methods_and_seeds_and_fewer(tmp_path: Pat
     ]
     run_study(named("fedavg", "local", seeds=(0, 1)), tmp_path / "whole")
     assert outline(out) == outline(tmp_path / "whole")
+
+
+def test_a_study_is_not_resumed_on_data_that_have_changed(
+    started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(started, tmp_path / "same")
+    run_study(small(), tmp_path / "same", resume=True)
+    recorded = json.loads((tmp_path / "same" / "results.json").read_text())
+    assert recorded["fingerprint"]["seed"] == 0
+    before = files(started)
+    load = Study.load
+
+    def other(study: Study, seed: int) -> Any:
+        loaded = load(study, seed)
+        loaded.parties[1].graph.x[0, 0] += 1
+        return loaded
+
+    monkeypatch.setattr(Study, "load", other)
+    with pytest.raises(IsthmusError, match="the data have changed since this study was started: give it the data"):
+        run_study(small(seeds=[1, 0]), started, resume=True)
+    assert files(started) == before
+    changed = run_study(small(), started, force=True)
+    assert changed.fingerprint["digest"] != recorded["fingerprint"]["digest"]
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None], ids=["empty", "file", "nothing"])

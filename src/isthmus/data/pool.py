@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -78,6 +79,8 @@ class DataSet(Registered):
     kind: ClassVar[str] = "data set"
     built_in_module: ClassVar[str] = "isthmus.data.datasets"
     entry_points: ClassVar[str] = "isthmus.datasets"
+    natural: ClassVar[bool] = False
+    """Whether its parties are organisations, which a protocol leaves as they are."""
 
     @abstractmethod
     def load(self, seed: int) -> Pool:
@@ -94,6 +97,16 @@ def check_no_folder(name: str) -> None:
         raise IsthmusError(
             f"'{name}' is a data set and a folder here: give ./{name} for the folder, or rename it to use the data set"
         )
+
+
+def with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table of a data set; a path in place of the name stands for the party folders there."""
+    name = data.get("name")
+    if not isinstance(name, str) or not (os.sep in name or name in (".", "..") or Path(name).is_dir()):
+        return data
+    if name.lower() in DataSet.known():
+        return data
+    return {"path": name, **data, "name": "folder"}
 
 
 def numpy_generator(seed: int, purpose: str) -> np.random.Generator:

@@ -16,6 +16,8 @@ from isthmus.tasks.metrics import METRICS, metric_of
 
 _PARTS = ("data", "partition", "parties", "task", "model", "data_seed")
 """Parts of a study in which runs may differ beside the options of their methods."""
+_CONTENT = "content of the data"
+"""Where runs of equal parts had other data all the same, the digests of these."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ def compare(*folders: Path | str) -> Comparison:
     paths = dict.fromkeys(path_of(each, "compare: folder") for each in folders)
     rows = [row for folder in paths for row in _rows(str(folder), read_results(folder))]
     differ = [name for name in dict.fromkeys(name for row in rows for name in row["options"]) if _differs(name, rows)]
+    if any(name.partition(".")[0] in ("data", "partition", "parties", "task", "data_seed") for name in differ):
+        differ = [name for name in differ if not name.startswith(_CONTENT)]  # they say why
     for row in rows:
         del row["own"], row["varied"]
         row["options"] = {name: row["options"][name] for name in differ if name in row["options"]}
@@ -102,6 +106,8 @@ def _rows_of(run: str, results: ResultsFile) -> list[dict[str, Any]]:
     for part in _PARTS:
         value = study.get(part)
         whole |= _flat(value, f"{part}.") if isinstance(value, Mapping) else {part: value}
+    if results.fingerprint is not None:
+        whole[f"{_CONTENT}, seed {results.fingerprint.seed}"] = results.fingerprint.digest
     listed = {str(table.get("label") or table.get("name")): table for table in study.get("methods", [])}
     values = {each.label: (each.of, each.values) for each in search.tried} if search is not None else {}
     rows = []

@@ -105,6 +105,13 @@ class About(BaseModel):
     select: str = ""
 
 
+class Fingerprint(BaseModel):
+    """The digest of the data that the parties held with one seed."""
+
+    seed: int
+    digest: str
+
+
 class ResultsFile(BaseModel):
     """`results.json`."""
 
@@ -118,6 +125,7 @@ class ResultsFile(BaseModel):
     notes: list[str] = []
     """What a reader must know first."""
     search: Search | None = None
+    fingerprint: Fingerprint | None = None
     cuts: list[Cut] = []
     """Empty for a federation, whose parties are not described."""
 

@@ -20,7 +20,7 @@ from isthmus.data.datasets.by_party import PartyData
 from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Level, Party
-from isthmus.data.pool import DataSet, Pool
+from isthmus.data.pool import DataSet, Pool, with_path
 from isthmus.errors import IsthmusError, closest_path
 from isthmus.federation.rules import Rules
 from isthmus.methods.base import Method
@@ -201,7 +201,7 @@ class Study(Options):
                 )
 
     def data_set(self) -> DataSet:
-        table = _with_path(self.data)
+        table = with_path(self.data)
         _refuse_unknown_data(table.get("name"))
         kind, options = _named(DataSet, table, "name", "data", default="banks")
         if self.parties and "parties" in kind.model_fields:
@@ -395,16 +395,6 @@ class Study(Options):
 def code_table(own: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """The table `[code]` of a study: the source hash of each own class; no table where there is none."""
     return {"code": {name: each["source"] for name, each in own.items()}} if own else {}
-
-
-def _with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Accept a path in place of a data set's name; it stands for the party folders there."""
-    name = data.get("name")
-    if not isinstance(name, str) or not (os.sep in name or name in (".", "..") or Path(name).is_dir()):
-        return data
-    if name.lower() in DataSet.known():
-        return data
-    return {"path": name, **data, "name": "folder"}
 
 
 def _refuse_unknown_data(name: Any) -> None:

@@ -25,8 +25,9 @@ from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.weights import Weights, initial_weights
+from isthmus.own_code import identify
 from isthmus.study.new_parties import NewData, NewParty, check_level, new_parties
-from isthmus.study.own_models import GIVEN, model_table, named_encoder, with_saved_options
+from isthmus.study.own_models import GIVEN, OwnModel, code_of, model_table, named_encoder, with_saved_options
 from isthmus.study.setup import extended, module_of, outline
 from isthmus.tasks.base import Task
 from isthmus.version import VERSION
@@ -53,6 +54,7 @@ class _Description(BaseModel):
     features: int = Field(ge=0)
     labels: list[str]
     groups: dict[str, list[str]]
+    code: dict[str, str] = {}
     sums: dict[str, str] = {}
 
 
@@ -81,7 +83,14 @@ def describe_model(
         "features": features,
         "labels": list(labels),
         "encoding": encoding,
+        "code": _sources(method, encoder, task),
     }
+
+
+def _sources(*things: Any) -> dict[str, str]:
+    """By `module:Class` the source hash of what is a user's own among a method, a task and an encoder."""
+    found = identify(code_of(each) if isinstance(each, OwnModel) else type(each) for each in things)
+    return {name: each["source"] for name, each in found.items()}
 
 
 class TrainedModel:
@@ -231,6 +240,12 @@ def _built(description: Mapping[str, Any], own: Any, weights: Weights) -> tuple[
     method, task = _named(Method, description["method"], "name"), _named(Task, description["task"], "name")
     seed, features = int(description["seed"]), int(description["features"])
     encoder = _named_model(description["model"]) if own is None else with_saved_options(own, description["model"])
+    trained = description.get("code", {})
+    for name, source in _sources(method, task, *([encoder] if own is None else [])).items():
+        if trained.get(name, source) != source:
+            raise IsthmusError(
+                f"the source of '{name}' is not the one that this model was trained with: restore it, or train again"
+            )
     if isinstance(encoder, Encoder):  # before memory is taken for sizes that the weights do not have
         _check_shapes(method, outline(method, encoder, features, task), weights)
     module = module_of(copy.deepcopy(encoder) if isinstance(encoder, nn.Module) else encoder, features, task, seed)

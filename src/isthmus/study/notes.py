@@ -17,6 +17,7 @@ from isthmus.nn.encoders import uses_edge_weights
 from isthmus.paired import alone_is_best, best_was_last, difference
 from isthmus.study.loop import RunResult
 from isthmus.study.own_models import model_table
+from isthmus.study.protocol import keeps_parties, read_protocol
 from isthmus.study.setup import module_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
@@ -76,11 +77,18 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
     return notes
 
 
-def protocol_notes(protocol: str | None) -> list[str]:
-    """A line that names the protocol that a study starts from, if it does."""
+def protocol_notes(protocol: str | None, study: Mapping[str, Any]) -> list[str]:
+    """A line that names the protocol that a study starts from, if it does, and one if the data keep their parties."""
     if protocol is None:
         return []
-    return [f"options that the study does not set are those of protocol '{protocol}' (isthmus protocols {protocol})"]
+    notes = [f"options that the study does not set are those of protocol '{protocol}' (isthmus protocols {protocol})"]
+    if keeps_parties(study):
+        cut = read_protocol(protocol)
+        notes.append(
+            f"the parties are those of the data; {protocol} cuts a data set by {cut['partition']['name']} into "
+            f"{cut['parties']}, as {format_option('partition', cut['partition']['name'])} would"
+        )
+    return notes
 
 
 def model_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list[str]:

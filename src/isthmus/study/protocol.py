@@ -41,7 +41,8 @@ def preset_for(study: Mapping[str, Any]) -> dict[str, Any]:
     """What the protocol that a study names sets for it, as tables of a study; nothing where it names none.
 
     Of a data set, partition or encoder that the study names instead of the protocol's, only the options that both have
-    are set, and of methods only those that some method of the study has.
+    are set, and of methods only those that some method of the study has. Parties that are organisations
+    (`DataSet.natural`) stay as they are, unless the study names a partition.
 
     >>> preset = preset_for({"protocol": "fed-pub", "model": {"encoder": "sage"}, "methods": [{"name": "local"}]})
     >>> preset["model"], preset["training"]["rounds"], "weighting" in preset["training"]
@@ -53,6 +54,9 @@ def preset_for(study: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(name := study.get("protocol"), str):
         return {}
     preset = read_protocol(name)
+    if keeps_parties(study):
+        del preset["parties"]
+        study = {**study, "partition": {**study.get("partition", {}), "name": "given"}}
     for table, (key, kind) in TABLES.items():
         given = study.get(table)
         chosen = given.get(key) if isinstance(given, Mapping) and table in preset else None
@@ -64,4 +68,18 @@ def preset_for(study: Mapping[str, Any]) -> dict[str, Any]:
     kinds = [Method.known().get(str(each.get("name")).lower()) for each in listed if isinstance(each, Mapping)]
     options = {option for kind in kinds if kind for option in kind.option_names()}
     preset["training"] = {option: value for option, value in preset["training"].items() if option in options}
+    if keeps_parties(study):
+        preset["partition"]["name"] = "given"
     return preset
+
+
+def keeps_parties(study: Mapping[str, Any]) -> bool:
+    """Whether the data of a study are organisations, which its protocol does not pool and cut anew."""
+    from isthmus.data.pool import DataSet, with_path
+
+    tables: list[Mapping[str, Any]] = [
+        each if isinstance(each, Mapping) else {} for each in (study.get("data"), study.get("partition"))
+    ]
+    data, partition = tables
+    kind = DataSet.known().get(str(with_path(data).get("name")).lower())
+    return kind is not None and kind.natural and partition.get("name") in (None, "given")

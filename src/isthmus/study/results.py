@@ -48,6 +48,7 @@ class Results:
         code: by `module:Class` the source hash and the package of your own code that ran.
         own_models: by method, the model of your own that it trained, or the class or function that makes it.
         search: the settings that a grid or tuning tried, ranked by validation data; None if each method had one.
+        fingerprint: the first seed, and the digest of the data that the parties held with it; empty in a federation.
     """
 
     study: Mapping[str, Any]
@@ -58,6 +59,7 @@ class Results:
     code: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     search: Search | None = None
     own_models: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """The metric of the headline, a line for each method, and the notes."""
@@ -190,6 +192,7 @@ class Results:
         head = {"format": result_files.FORMAT, "isthmus": VERSION, "created": created, "versions": versions()}
         own: dict[str, Any] = {"code": self.code} if self.code else {}
         own |= {"notes": self.notes} if self.notes else {}
+        own |= {"fingerprint": self.fingerprint} if self.fingerprint else {}
         content = {**head, **own, "study": self.study, "methods": self.methods(), **self.to_dict()}
         store.write(folder / result_files.RESULTS, _readable(content) + "\n")
         written += [str(path.relative_to(folder)) for path in sorted((folder / "weights").rglob("*")) if path.is_file()]

@@ -18,6 +18,7 @@ from torch import nn
 
 from isthmus import result_files, store
 from isthmus.data.describe import CutDescription, describe
+from isthmus.data.fingerprint import fingerprint
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool as DataPool
 from isthmus.data.pool import check_no_folder
@@ -49,6 +50,8 @@ STATE = ".state"
 """Folder inside the result folder with what a killed study needs to resume; deleted when the study is done."""
 MARK = "study"
 """File in it that says which study it belongs to."""
+DATA = "fingerprint of the data"
+"""Entry of that file: a seed and the digest of the data with it."""
 
 
 class Watcher:
@@ -133,7 +136,8 @@ def run_study(
     first = load(study.seeds[0])  # shows wrong input before anything is written
     resolved = study.suited(first.task.level).resolved(first)
     methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
-    notes = protocol_notes(study.protocol)
+    held = _held(first)
+    notes = protocol_notes(study.protocol, {"data": study.data, "partition": study.partition})
     notes += data_notes(study.listed_methods(), first.parties, first_cut, study.task)
     notes += model_notes(study.trained_encoders(), first.parties, first.task)
     existed = out is not None and out.exists()
@@ -152,7 +156,16 @@ def run_study(
 
     with nullcontext() if out is None else hold_folder(out):
         if out is not None:
-            prepare_folder(out, resolved, resume=resume, force=force, may_differ=("methods", "seeds", "code"))
+            prepare_folder(
+                out,
+                resolved,
+                resume=resume,
+                force=force,
+                may_differ=("methods", "seeds", "code"),
+                fingerprint_of=None
+                if held is None
+                else lambda seed: held if seed == study.seeds[0] else _held(load(seed)),
+            )
         watcher.study_started(resolved)
         try:
             if side_by_side:
@@ -173,6 +186,7 @@ def run_study(
         runs = sort_runs(runs, [method.label for method in methods])
         own = own_models({method.label: study.encoder(method) for method in methods})
         results = Results(resolved, runs, cuts, notes=notes, code=study.own_code(), own_models=own)
+        results.fingerprint = {} if held is None else {"seed": study.seeds[0], "digest": held}
         results.compare_settings(study.settings(), *metrics)
         if out is not None:
             remedy = f"start over with {format_option('force', True)}"
@@ -332,6 +346,11 @@ def _describe(loaded: Loaded) -> CutDescription:
     return describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
 
 
+def _held(loaded: Loaded) -> str | None:
+    """The fingerprint of the parties' data; none where this process has their outlines only."""
+    return None if loaded.by_workers else fingerprint(loaded.parties)
+
+
 def _restore_run(state: Path | None, method: Method, seed: int, watcher: Watcher) -> RunResult | None:
     """Read a run that was finished before the study was resumed."""
     file = None if state is None else state / f"{method.label}-{seed}.run"
@@ -383,24 +402,38 @@ def hold_folder(out: Path) -> Iterator[None]:
 
 
 def prepare_folder(
-    out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool, may_differ: Sequence[str] = ()
+    out: Path,
+    resolved: Mapping[str, Any],
+    *,
+    resume: bool,
+    force: bool,
+    may_differ: Sequence[str] = (),
+    fingerprint_of: Callable[[int], str | None] | None = None,
 ) -> None:
     """Check that the result folder may be written, and save which study it belongs to.
 
     Arguments:
         may_differ: parts of a resumed study that may have more or fewer entries than when it was started.
+        fingerprint_of: of the data with a seed; a resumed study must have those that it was started with.
     """
     mark = out / STATE / MARK
     if resume:
         if (out / "results.json").exists() and not mark.exists():
             raise IsthmusError(
                 f"{out} holds a finished study: there is nothing to resume; use {format_option('force', True)} to run "
-                "it again, or run more methods in a folder of their own and compare the two"
+                "it again, or run more methods or seeds in a folder of their own and compare the two"
             )
         if not mark.exists():
             raise IsthmusError(f"{out} holds no started study: run it without {format_option('resume', True)}")
-        _check_same(out, store.load(mark), _as_loaded(resolved), may_differ)
-        store.save(mark, _as_loaded(resolved))
+        before = store.load(mark)
+        data = before.pop(DATA, None)
+        _check_same(out, before, _as_loaded(resolved), may_differ)
+        if data is not None and fingerprint_of is not None and fingerprint_of(data["seed"]) != data["digest"]:
+            raise IsthmusError(
+                f"{out}: the data have changed since this study was started: give it the data as they were, or start "
+                f"over with {format_option('force', True)}"
+            )
+        store.save(mark, _as_loaded({**resolved, DATA: data}))
         return
     if out.exists() and any(out.iterdir()):
         if not force:
@@ -424,8 +457,11 @@ def prepare_folder(
             path = out / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     existed = out.exists()
+    data = None
+    if fingerprint_of is not None:
+        data = {"seed": resolved["seeds"][0], "digest": fingerprint_of(resolved["seeds"][0])}
     try:
-        store.save(mark, _as_loaded(resolved))
+        store.save(mark, _as_loaded({**resolved, DATA: data}))
     except IsthmusError:
         shutil.rmtree(out / STATE if existed else out, ignore_errors=True)
         raise
@@ -560,6 +596,8 @@ def run(
             labels, encoding = ((), None) if loaded is None else (loaded.labels, loaded.encoding)
             learned = task_of(task, held, known, plan.task_options(), labels)
             cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
+            if at == plan.seeds[0]:
+                data_mark = {"seed": at, "digest": fingerprint(held)}
             for plain, trained in zip(chosen, models, strict=True):
                 each = suited(plain, trained, learned.level)
                 module = module_for(trained, held, learned, at)
@@ -584,10 +622,12 @@ def run(
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
     runs = sort_runs(runs, [each.label for each in chosen])
-    notes = [*protocol_notes(protocol), *data_notes(listed, held, cuts[at], plan.task)]
+    notes = [*protocol_notes(protocol, whole), *data_notes(listed, held, cuts[at], plan.task)]
     notes += model_notes(models, held, learned)
     given_models = own_models({each.label: trained for each, trained in zip(chosen, models, strict=True)})
-    results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=given_models)
+    results = Results(
+        {**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=given_models, fingerprint=data_mark
+    )
     results.compare_settings(settings, learned.judged_by, learned.selected_by)
     if out is not None:
         results.save(Path(out))

@@ -19,6 +19,7 @@ class PartyFolders(PartyData):
     """Parties from their own files: one party folder, or a folder of party folders."""
 
     name: ClassVar[str] = "folder"
+    natural: ClassVar[bool] = True
 
     path: str
     """The folder; on the command line also `--data PATH`."""
