@@ -163,7 +163,7 @@ def test_organisations_stay_the_parties_unless_a_partition_is_named(tmp_path: Pa
     assert [party.name for party in results.cuts[0].parties] == ["north", "south"]
     assert list(results.study["partition"]["split"]) == read_protocol("openfgl")["partition"]["split"]
     assert results.notes[1] == (
-        "the parties are those of the data; openfgl cuts a data set by louvain into 10, as partition='louvain' would"
+        "the parties are those of the data; openfgl cuts a data set by metis into 10, as partition='metis' would"
     )
     whole = {"protocol": "openfgl", "data": {"name": data}}
     assert Study.of(whole).parties is None
