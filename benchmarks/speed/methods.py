@@ -187,8 +187,8 @@ def model_of(found: RunResult, party: str) -> dict[str, Tensor]:
 
 def measure(case: Case, parties: int, rounds: int, repeats: int) -> dict[str, Any]:
     """Milliseconds and ratio of a method; the two sides take turns."""
-    check_same(case, parties)
     bench = MethodBench(case, parties)
+    check_same(case, parties)
     loop = case.loop(bench)
     for _ in range(case.first - WARM_UP):
         loop.round()
