@@ -335,8 +335,11 @@ class AdaParty(PlainParty):
 
     def outputs(self) -> list[Tensor]:
         net = self.model
-        of_messages = message(net.messages(self.smooth), self.relation, 0.2)
-        return [net.homophilous(self.smooth), net.of_features(self.x), net.of_hops(self.smooth), of_messages]
+        h, of_hops, messages = (
+            each[1:](F.linear(self.smooth, each[0].weight, each[0].bias))
+            for each in (net.homophilous, net.of_hops, net.messages)
+        )
+        return [h, net.of_features(self.x), of_hops, message(messages, self.relation, 0.2)]
 
     def personalise(self, epochs: int) -> None:
         if self.optimizer is None:
@@ -482,7 +485,9 @@ class FedTad(Loop):
     def learn(self, epoch: int) -> None:
         method = self.bench.method
         nodes = method.generated
-        z = draws_of(0, "noise", self.rounds, epoch).normal((nodes,), NOISE).to(self.parties[0].x.dtype)  # those of Isthmus, to compare
+        z = (
+            draws_of(0, "noise", self.rounds, epoch).normal((nodes,), NOISE).to(self.parties[0].x.dtype)
+        )  # those of Isthmus, to compare
         c = self.held[torch.arange(nodes) * len(self.held) // nodes]
         weight = (self.reliable / torch.bincount(c, minlength=self.reliable.size(1)).clamp(min=1))[:, c]
         x = self.generator(z, c)

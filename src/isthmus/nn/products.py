@@ -171,6 +171,32 @@ class PerRow(torch.autograd.Function):
 _party_of_rows = lru_cache(maxsize=64)(rows.party_of_rows)
 
 
+class ByInput(torch.autograd.Function):
+    """`[parties, out, in] -> [parties * in, out]`; torch transposes one matrix in blocks, a stack number by number."""
+
+    @staticmethod
+    def forward(ctx: Any, stack: Tensor) -> Tensor:
+        ctx.parties = stack.size(0)
+        return _transposed(stack).view(-1, stack.size(1))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _transposed(grad.view(ctx.parties, -1, grad.size(1)))
+
+
+def _transposed(stack: Tensor) -> Tensor:
+    found = stack.new_empty(stack.size(0), stack.size(2), stack.size(1))
+    for own, matrix in zip(found, stack, strict=True):
+        own.copy_(matrix.t())
+    return found
+
+
+def by_input(stack: Tensor) -> Tensor:
+    """Weights of linear layers as the rows that sparse features are multiplied with, party after party."""
+    rows_of_inputs: Tensor = ByInput.apply(stack)  # type: ignore[no-untyped-call]
+    return rows_of_inputs
+
+
 def grouped_linear(x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """`x[rows of p] @ weight[p].T`; x `[rows, in]`, weight `[parties, out, in]`."""
     if has_torch_function((x,)):  # the calls inside are of no interest to a mode such as `PartyDropout`, and many

@@ -20,6 +20,7 @@ from isthmus.nn.hops import HopPropagations, own_rows, propagates_first
 from isthmus.nn.products import (
     Features,
     Propagation,
+    by_input,
     grouped_linear,
     mean_edges,
     normalised_edges,
@@ -97,8 +98,7 @@ def linear(bank: Bank, prefix: str, x: Any, weight: Any) -> Tensor:
             columns = x.all_columns(rows_per_party(x.size(0), bank.layouts))
         out = x.grouped(weight.party_rows, columns)
     elif isinstance(x, Features):
-        by_input = weight.transpose(1, 2).reshape(-1, weight.size(1))
-        out = x.grouped(by_input, x.all_columns(rows_per_party(x.size(0), bank.layouts)))
+        out = x.grouped(by_input(weight), x.all_columns(rows_per_party(x.size(0), bank.layouts)))
     else:
         flat = x.reshape(-1, x.size(-1))
         out = grouped_linear(flat, weight, rows_per_party(flat.size(0), bank.layouts)).view(*x.shape[:-1], -1)
