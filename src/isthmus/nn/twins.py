@@ -99,6 +99,8 @@ def linear(bank: Bank, prefix: str, x: Any, weight: Any) -> Tensor:
         out = x.grouped(weight.party_rows, columns)
     elif isinstance(x, Features):
         out = x.grouped(by_input(weight), x.all_columns(rows_per_party(x.size(0), bank.layouts)))
+    elif x.dim() == 2:
+        return grouped_linear(x, weight, rows_per_party(x.size(0), bank.layouts), bias)
     else:
         flat = x.reshape(-1, x.size(-1))
         out = grouped_linear(flat, weight, rows_per_party(flat.size(0), bank.layouts)).view(*x.shape[:-1], -1)
