@@ -179,19 +179,20 @@ def _sum_per_party(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 
 class ByInput(torch.autograd.Function):
-    """`[parties, out, in] -> [parties * in, out]`; torch transposes one matrix in blocks, a stack number by number."""
+    """`[parties, out, in] -> [parties * in, out]`."""
 
     @staticmethod
     def forward(ctx: Any, stack: Tensor) -> Tensor:
         ctx.parties = stack.size(0)
-        return _transposed(stack).view(-1, stack.size(1))
+        return transposed(stack).view(-1, stack.size(1))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _transposed(grad.view(ctx.parties, -1, grad.size(1)))
+        return transposed(grad.view(ctx.parties, -1, grad.size(1)))
 
 
-def _transposed(stack: Tensor) -> Tensor:
+def transposed(stack: Tensor) -> Tensor:
+    """`[parties, a, b] -> [parties, b, a]`, copied; torch transposes one matrix in blocks, a stack number by number."""
     found = stack.new_empty(stack.size(0), stack.size(2), stack.size(1))
     for own, matrix in zip(found, stack, strict=True):
         own.copy_(matrix.t())
