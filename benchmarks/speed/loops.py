@@ -31,7 +31,6 @@ from isthmus.nn.draws import draws_of, seed_of, torch_seeded
 from isthmus.nn.encoders import Diffused
 from isthmus.nn.pseudo import NOISE, PseudoNodes, join_similar, sameness
 from isthmus.nn.structure import walk_encoding
-
 from isthmus.nn.weights import Weights
 
 
@@ -485,9 +484,8 @@ class FedTad(Loop):
     def learn(self, epoch: int) -> None:
         method = self.bench.method
         nodes = method.generated
-        z = (
-            draws_of(0, "noise", self.rounds, epoch).normal((nodes,), NOISE).to(self.parties[0].x.dtype)
-        )  # those of Isthmus, to compare
+        z = draws_of(0, "noise", self.rounds, epoch).normal((nodes,), NOISE)  # that of Isthmus, to compare weights
+        z = z.to(self.parties[0].x.dtype)
         c = self.held[torch.arange(nodes) * len(self.held) // nodes]
         weight = (self.reliable / torch.bincount(c, minlength=self.reliable.size(1)).clamp(min=1))[:, c]
         x = self.generator(z, c)

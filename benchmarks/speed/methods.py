@@ -28,12 +28,13 @@ import torch
 import torch_geometric
 from torch import Tensor, nn
 
-HERE = Path(__file__).parent
-sys.path += [str(HERE.parent), str(HERE.parent / "peers")]  # figures.py and compare.py are there
+sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
+sys.path.append(str(Path(__file__).parents[1] / "peers"))  # compare.py is there
 import loops
 from compare import setting_of
-from figures import keep, markdown, named, origin, print_table
 from rounds import LR, PAGE, WARM_UP, WEIGHT_DECAY, Bench, PlainGCN, between
+
+from figures import keep, markdown, named, origin, print_table
 from isthmus.data.datasets.tu import Proteins
 from isthmus.data.partition import Partition
 from isthmus.data.party import Party
@@ -42,7 +43,7 @@ from isthmus.nn.encoders import Encoder, Gamlp, Gcn, Gin, TwoChannel
 from isthmus.study.loop import Run, RunResult
 from isthmus.study.setup import extended, module_for, task_for
 
-RESULTS = HERE / "results" / "methods.json"
+RESULTS = Path(__file__).parent / "results" / "methods.json"
 MARKS = ("<!-- figures: written by benchmarks/speed/methods.py --write -->", "<!-- end of figures of methods.py -->")
 LOCAL = {"epochs": 1, "optimizer": "adamw", "lr": LR, "weight_decay": WEIGHT_DECAY}
 OWN = {"optimizer": "adam", "lr": LR, "keep_optimizer": True}
@@ -81,6 +82,7 @@ def of_graphs(name: str, loop: type[loops.Loop], **options: Any) -> Case:
 
 
 ADAFGL = {"local": LOCAL, "personal": {"epochs": 10, **OWN}, "personal_rounds": 10**6}
+SHORT = {"dropout": 0.0, "personal": {"epochs": 2, **OWN}}
 OPFGL = {"steps": 50, "target": {"epochs": 50, "optimizer": "adam", "lr": LR}}
 """Options of its set-up, which is not timed, made short."""
 ONE = {"local": LOCAL, "warm_up": 0, "eps1": 1e9, "eps2": 1e9}
@@ -94,13 +96,7 @@ CASES = (
     Case("fedpub", loops.FedPub),
     Case("fedgta", loops.FedGta),
     Case("fedgta", loops.FedGta, Gamlp, note="GAMLP"),
-    Case(
-        "adafgl",
-        loops.AdaFgl,
-        options=ADAFGL,
-        same={"dropout": 0.0, "personal": {"epochs": 2, **OWN}},
-        note="personal rounds",
-    ),
+    Case("adafgl", loops.AdaFgl, options=ADAFGL, same=SHORT, note="personal rounds"),
     Case("fedtad", loops.FedTad),
     Case("fgssl", loops.Fgssl, same=dict.fromkeys(VIEWS, 0.0)),
     Case("fedaux", loops.FedAux, model={"linear_head": True}),
