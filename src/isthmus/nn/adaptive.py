@@ -140,7 +140,7 @@ class Adaptive(nn.Module):
 
 
 class HopLinear(nn.Linear):
-    """[X, MX, .., M^hops X] W^T + b, as X W_0^T + M (X W_1^T + M (..)) + b: products are narrow, and X may be sparse."""
+    """[X, MX, .., M^hops X] W^T + b, as X W_0^T + M (X W_1^T + M (..)) + b: products are narrow, X may be sparse."""
 
     def __init__(self, wide: int, outputs: int, hops: int) -> None:
         super().__init__(wide, outputs)
