@@ -115,10 +115,13 @@ class PlainGCN(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.convs[1](self.embed(x, edge_index), edge_index)
+
+    def embed(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """What the last layer reads."""
         x = F.dropout(x, self.dropout, self.training)
         x = self.convs[0](x, edge_index).relu()
-        x = F.dropout(x, self.dropout, self.training)
-        return self.convs[1](x, edge_index)
+        return F.dropout(x, self.dropout, self.training)
 
 
 class PlainParty:
@@ -133,7 +136,7 @@ class PlainParty:
 
     def fit(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """One epoch from the global weights with a fresh AdamW."""
-        self.model.load_state_dict(weights)
+        self.model.load_state_dict(weights, strict=False)  # of some methods a party keeps weights of its own
         self.model.train()
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
         self.step(optimizer)
@@ -141,9 +144,12 @@ class PlainParty:
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad()
-        output = self.model(self.x, self.edge_index)
-        F.cross_entropy(output[self.train], self.y[self.train]).backward()
+        self.loss().backward()
         optimizer.step()
+
+    def loss(self) -> Tensor:
+        output = self.model(self.x, self.edge_index)
+        return F.cross_entropy(output[self.train], self.y[self.train])
 
     @torch.no_grad()
     def hits(self, model: nn.Module) -> list[Tensor]:
@@ -155,10 +161,12 @@ class PlainParty:
 class Plain:
     """FedAvg as a loop over parties. Parties without a training node have no weight and are not trained."""
 
+    Party = PlainParty
+
     def __init__(self, bench: Bench, *, cached: bool) -> None:
         self.cached = cached
         self.weights = {name: value.clone().to(bench.device) for name, value in bench.module.state_dict().items()}
-        self.parties = [PlainParty(party, bench.plain_model(cached), bench.device) for party in bench.parties]
+        self.parties = [self.Party(party, bench.plain_model(cached), bench.device) for party in bench.parties]
         self.server = bench.plain_model(cached=False).to(bench.device)
 
     def train(self) -> None:

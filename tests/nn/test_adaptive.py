@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers import CLASSES, FEATURES, make_node_parties
-from isthmus.nn.adaptive import Adaptive, message, similar
+from isthmus.nn.adaptive import Adaptive, HopLinear, message, similar
 from isthmus.nn.encoders import Encoder, uses_edge_weights
 from isthmus.nn.weights import initial_weights
 
@@ -51,6 +51,19 @@ def test_without_a_score_the_outputs_are_the_models():
 def test_relations_are_cosines_without_a_diagonal():
     found = similar(torch.tensor([[1.0, 0.0], [0.6, 0.8], [2.0, 0.0]]))
     torch.testing.assert_close(found, torch.tensor([[0.0, 0.6, 1.0], [0.6, 0.0, 0.6], [1.0, 0.6, 0.0]]))
+
+
+def test_products_are_propagated_as_features_would_be():
+    torch.manual_seed(0)
+    layer, sizes = HopLinear(3 * 5, 4, hops=2), (3, 0, 6)
+    x, matrices = torch.randn(9, 5, requires_grad=True), [torch.randn(each, each) for each in sizes]
+    whole = torch.block_diag(*(each for each in matrices if len(each)))
+    due = torch.nn.functional.linear(torch.cat([x, whole @ x, whole @ whole @ x], dim=1), layer.weight, layer.bias)
+    found = layer(x, matrices)
+    torch.testing.assert_close(found, due)
+    of = (x, layer.weight, layer.bias)
+    slopes = [torch.autograd.grad(each.square().sum(), of) for each in (found, due)]
+    torch.testing.assert_close(*slopes)
 
 
 def test_a_single_node_and_nodes_that_are_all_alike_give_finite_messages():

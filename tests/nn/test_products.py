@@ -7,7 +7,16 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from isthmus.data.party import Block
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.per_party import per_party
-from isthmus.nn.products import Columns, Features, Propagation, Propagations, grouped_linear, normalised_edges, per_row
+from isthmus.nn.products import (
+    Columns,
+    Features,
+    Propagation,
+    Propagations,
+    by_input,
+    grouped_linear,
+    normalised_edges,
+    per_row,
+)
 from isthmus.privacy.edges import NodePairs
 from isthmus.privacy.mechanisms import Laplace
 
@@ -77,6 +86,24 @@ def test_grouped_linear_takes_a_gradient_that_is_not_contiguous():
     out.sum().backward()  # the gradient of a sum is one number, expanded
     due = torch.stack([part.sum(0).expand(6, 4) for part in x.split(SIZES)])
     torch.testing.assert_close(weight.grad, due)
+
+
+@pytest.mark.parametrize("outputs", [2, 6])
+def test_grouped_linear_adds_a_bias_for_each_party(outputs):
+    x, weight = noise(sum(SIZES), 4).double(), noise(len(SIZES), outputs, 4, seed=1).double()
+    bias = noise(len(SIZES), outputs, seed=2).double().requires_grad_()
+    due = grouped_linear(x, weight, SIZES) + per_row(bias, SIZES)
+    found = grouped_linear(x, weight, SIZES, bias)
+    assert torch.equal(found, due)
+    slopes = [torch.autograd.grad(each.square().sum(), bias)[0] for each in (found, due)]
+    assert torch.equal(*slopes)
+    assert torch.autograd.gradcheck(lambda each: grouped_linear(x, weight, SIZES, each), (bias,))
+
+
+def test_weights_by_input_are_transposed_party_after_party():
+    stack = noise(3, 4, 5).double().requires_grad_()
+    assert torch.equal(by_input(stack), torch.cat([each.t() for each in stack.detach()]))
+    assert torch.autograd.gradcheck(by_input, (stack,))
 
 
 def test_an_absent_party_gets_a_gradient_of_zeros():

@@ -28,7 +28,7 @@ from isthmus.methods.optimizer import Optimizer, server_step
 from isthmus.methods.shared.neighbour_sums import Coupled
 from isthmus.nn.draws import PartyDropout
 from isthmus.nn.encoders import Convolutions
-from isthmus.nn.products import Features, SparseProduct, grouped_linear, per_row
+from isthmus.nn.products import Features, SparseProduct, by_input, grouped_linear, per_row
 from isthmus.nn.weights import Weights
 from isthmus.tasks.base import Task
 
@@ -215,7 +215,7 @@ class FedCogGcn(Method):
         def _linear(self, h: Any, layer: int) -> Tensor:
             stack = self._tape.stacks[f"convs.{layer}.lin.weight"]
             if isinstance(h, Features):
-                return h.grouped(stack.transpose(1, 2).flatten(0, 1), h.all_columns(self.cohort.sizes))
+                return h.grouped(by_input(stack), h.all_columns(self.cohort.sizes))
             return grouped_linear(h, stack, self.cohort.sizes)
 
         def _letters(self, sums: Tensor) -> Mail:

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from isthmus.data import rows
 from isthmus.nn.encoders import uses_edge_weights
-from isthmus.nn.products import Features
 from isthmus.nn.projected import widths_of
-from isthmus.nn.twins import Bank, twin
+from isthmus.nn.twins import Bank, linear, twin
 from isthmus.nn.weights import head_of
 
 SCORE = "score"
@@ -45,10 +45,10 @@ class Adaptive(nn.Module):
         features, outputs = widths_of(module)[0], widths_of(module.get_submodule(head_of(module)))[1]
         self.alpha, self.beta, self.threshold, self.hops = alpha, beta, threshold, hops
         wide = features * (hops + 1)
-        self.homophilous = _perceptron([wide, hidden, outputs], dropout)
-        self.of_features = _perceptron([features, hidden, hidden, outputs], dropout)
-        self.of_hops = _perceptron([wide, hidden, hidden, outputs], dropout)
-        self.messages = _perceptron([wide, hidden, hidden, outputs], dropout)
+        self.homophilous = _perceptron(HopLinear(wide, hidden, hops), [hidden, outputs], dropout)
+        self.of_features = _perceptron(nn.Linear(features, hidden), [hidden, hidden, outputs], dropout)
+        self.of_hops = _perceptron(HopLinear(wide, hidden, hops), [hidden, hidden, outputs], dropout)
+        self.messages = _perceptron(HopLinear(wide, hidden, hops), [hidden, hidden, outputs], dropout)
         self.register_buffer(SCORE, torch.tensor(-1.0))
         self.supports_edge_weight = uses_edge_weights(module)
         self._takes_weights = "edge_weight" in signature(module.forward).parameters
@@ -84,15 +84,15 @@ class Adaptive(nn.Module):
         key = None if weights is None else [x, edge_index, edge_weight, *weights]
         if key is None or not _same(key, self._last[0]):
             output = self._fixed(x, *edges)
-            own = rows.to_dense(x.x if isinstance(x, Features) else x)
-            found = output, *self._related(own, edge_index, edge_weight, output.softmax(1), sizes), own
+            found = output, *self._related(edge_index, edge_weight, output.softmax(1), sizes)
             self._last = ([], None) if key is None else (key, found)
         else:
             found = self._last[1]
-        output, relations, smooth, own = found
-        given = output.softmax(1)
-        h, of_features, of_hops = self.homophilous(smooth), self.of_features(own), self.of_hops(smooth)
-        parts = zip(relations, self.messages(smooth).split(list(sizes)), strict=True)
+        output, relations, matrices = found
+        given, of_features = output.softmax(1), self.of_features(x)
+        networks = self.homophilous, self.of_hops, self.messages
+        h, of_hops, messages = (each[1:](each[0](x, matrices)) for each in networks)
+        parts = zip(relations, messages.split(list(sizes)), strict=True)
         of_messages = torch.cat([message(e.clone(), own, self.beta) for own, e in parts if e.size(0)])
         if self.training:
             return torch.cat([h, of_features, of_hops, of_messages, given], dim=1)
@@ -117,31 +117,87 @@ class Adaptive(nn.Module):
             self.body.train()
 
     def _related(
-        self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None, given: Tensor, sizes: Sequence[int]
-    ) -> tuple[list[Tensor], Tensor]:
-        """R of every party, and X' of all."""
+        self, edge_index: Tensor, edge_weight: Tensor | None, given: Tensor, sizes: Sequence[int]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """R and M of every party."""
         counts = [edge_index.size(1)]
         if len(sizes) > 1:
             party = rows.party_of_rows(sizes, edge_index.device)
             counts = torch.bincount(party[edge_index[0]], minlength=len(sizes)).tolist()
-        weight = x.new_ones(edge_index.size(1)) if edge_weight is None else edge_weight.to(x.dtype)
+        weight = given.new_ones(edge_index.size(1)) if edge_weight is None else edge_weight.to(given.dtype)
         starts = list(itertools.accumulate(sizes[:-1], initial=0))
-        relations, smooth = [], []
-        split = x.split(list(sizes)), given.split(list(sizes)), edge_index.split(counts, 1), weight.split(counts)
-        for start, own, p, edges, values in zip(starts, *split, strict=True):
+        relations, matrices = [], []
+        split = given.split(list(sizes)), edge_index.split(counts, 1), weight.split(counts)
+        for start, p, edges, values in zip(starts, *split, strict=True):
             relation = similar(p.clone())
-            near = (relation > self.threshold).to(x.dtype)
+            near = (relation > self.threshold).to(p.dtype)
             adjacent = torch.zeros_like(near).index_put((edges[1] - start, edges[0] - start), values, accumulate=True)
-            matrix = (
-                self.alpha * adjacent + (1 - self.alpha) * near + torch.eye(own.size(0), dtype=x.dtype).to(x.device)
-            )
+            matrix = self.alpha * adjacent + (1 - self.alpha) * near + torch.eye(p.size(0), dtype=p.dtype).to(p.device)
             scale = matrix.abs().sum(1).rsqrt()
-            hops = [own.clone()]
-            for _ in range(self.hops):
-                hops.append(scale.unsqueeze(1) * (matrix @ (scale.unsqueeze(1) * hops[-1])))
             relations.append(relation)
-            smooth.append(torch.cat(hops, dim=1))
-        return relations, torch.cat(smooth)
+            matrices.append(scale.unsqueeze(1) * matrix * scale)
+        return relations, matrices
+
+
+class HopLinear(nn.Linear):
+    """[X, MX, .., M^hops X] W^T + b, as X W_0^T + M (X W_1^T + M (..)) + b: products are narrow, X may be sparse."""
+
+    def __init__(self, wide: int, outputs: int, hops: int) -> None:
+        super().__init__(wide, outputs)
+        self.hops = hops
+
+    def forward(self, x: Any, matrices: Sequence[Tensor]) -> Tensor:  # type: ignore[override]
+        every = F.linear(x, self.by_hop(self.weight))
+        return self.summed(every, matrices) + self.bias
+
+    def by_hop(self, weight: Tensor) -> Tensor:
+        """`[.., out, (hops + 1) in] -> [.., out (hops + 1), in]`"""
+        return weight.view(*weight.shape[:-2], -1, weight.size(-1) // (self.hops + 1))
+
+    def summed(self, every: Tensor, matrices: Sequence[Tensor]) -> Tensor:
+        """What M sums up of the products of all hops, `[rows, out (hops + 1)] -> [rows, out]`."""
+        products = every.view(every.size(0), -1, self.hops + 1).unbind(2)
+        if torch.compiler.is_exporting():
+            return _horner(products, matrices)
+        total: Tensor = Horner.apply(matrices, *products)  # type: ignore[no-untyped-call]
+        return total
+
+
+@twin(HopLinear)
+def _hop_linear(layer: Any, bank: Bank, prefix: str, x: Any, matrices: Sequence[Tensor]) -> Tensor:
+    weight, bias = (bank.weights[f"{prefix}{name}"] for name in ("weight", "bias"))
+    with bank.without(f"{prefix}bias"):
+        every = linear(bank, prefix, x, layer.by_hop(weight))
+    out: Tensor = layer.summed(every, matrices)
+    return out + bank.per_row(f"{prefix}bias", out.size(0)) if bank.stacked else out + bias
+
+
+class Horner(torch.autograd.Function):
+    """P_0 + M (P_1 + M (..)) for the rows of each party, M its constant matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, matrices: Sequence[Tensor], *products: Tensor) -> Tensor:
+        ctx.matrices, ctx.count = matrices, len(products)
+        return _horner(products, matrices)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        slopes: list[list[Tensor]] = [[] for _ in range(ctx.count)]
+        for matrix, part in zip(ctx.matrices, grad.split([len(each) for each in ctx.matrices]), strict=True):
+            own = part.clone()  # the library rounds in another way where a party's numbers begin elsewhere
+            for of_hop in slopes:
+                of_hop.append(own)
+                own = matrix.T @ own
+        return None, *map(torch.cat, slopes)
+
+
+def _horner(products: Sequence[Tensor], matrices: Sequence[Tensor]) -> Tensor:
+    sizes = [each.size(0) for each in matrices]
+    *others, last = (each.split(sizes) for each in products)
+    sums = [part.clone() for part in last]
+    for of_hop in reversed(others):
+        sums = [part + matrix @ own for part, matrix, own in zip(of_hop, matrices, sums, strict=True)]
+    return torch.cat(sums)
 
 
 @twin(Adaptive)
@@ -176,9 +232,9 @@ def message(e: Tensor, relation: Tensor, beta: float) -> Tensor:
     return ((signed.relu() @ e).softmax(1) - ((-signed).relu() @ e).softmax(1) + e) / 2
 
 
-def _perceptron(widths: Sequence[int], dropout: float) -> nn.Module:
-    """Linear layers with ReLU and dropout between them."""
-    first, *others = (nn.Linear(i, o) for i, o in itertools.pairwise(widths))
+def _perceptron(first: nn.Module, widths: Sequence[int], dropout: float) -> nn.Sequential:
+    """The first layer, then linear layers of these widths, with ReLU and dropout before each."""
+    others = (nn.Linear(i, o) for i, o in itertools.pairwise(widths))
     return nn.Sequential(first, *(layer for each in others for layer in (nn.ReLU(), nn.Dropout(dropout), each)))
 
 

@@ -369,7 +369,8 @@ class Gin(Encoder):
     def body(self, features: int, out: int) -> nn.Module:
         perceptrons = [self._perceptron(i, o) for i, o in self.widths(features, out)]
         convs = [WeightedGin(mlp) if self.weighted else gnn.GINConv(mlp, train_eps=True) for mlp in perceptrons]
-        return Convolutions(convs, self.dropout, weighted=self.weighted)
+        first = None if self.weighted else "convs.0.nn.0.weight"
+        return Convolutions(convs, self.dropout, weighted=self.weighted, first_layer=first)
 
     def _perceptron(self, i: int, o: int) -> nn.Module:
         norm = [nn.BatchNorm1d(self.hidden, track_running_stats=self.statistics == "travel")] if self.norm else []

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric import nn as gnn
 
+from isthmus.nn.products import by_input
 from isthmus.nn.stacks import FirstLayer
 from isthmus.nn.twins import Bank, linear, twin
 
@@ -76,5 +77,4 @@ def _masked(layer: Any, bank: Bank, prefix: str, x: Any) -> Tensor:
         return linear(bank, prefix, x, weight * mask)
     if weight.columns.touched:  # its rows are fewer than the mask's
         return linear(bank, prefix, x, weight.stack() * mask)
-    by_input = mask.transpose(1, 2).reshape(weight.party_rows.shape)
-    return linear(bank, prefix, x, replace(weight, party_rows=weight.party_rows * by_input))
+    return linear(bank, prefix, x, replace(weight, party_rows=weight.party_rows * by_input(mask)))

@@ -20,7 +20,7 @@ from isthmus.data.party import Block
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.nn.draws import Draws, PartyDropout, torch_seeded
 from isthmus.nn.hops import Hops, RangeHop, hops_of
-from isthmus.nn.products import Columns, Features
+from isthmus.nn.products import Columns, Features, by_input
 from isthmus.nn.stacks import FirstLayer, Stack, dense
 from isthmus.nn.twins import Bank, twin_of, without_caches
 from isthmus.nn.weights import Weights, body_weights, head_of, initial_weights, statistics
@@ -173,11 +173,11 @@ class PerParty:
         """The first layer of `stack`; by touched rows if `shared` is the slice that all parties start from."""
         columns = self._columns_of(block, shared is not None)
         if shared is not None:
-            by_input = shared.t().contiguous()
-            party_rows, shared_rows = by_input.index_select(0, columns.index), torch.stack([by_input, by_input])
+            turned = shared.t().contiguous()
+            party_rows, shared_rows = turned.index_select(0, columns.index), torch.stack([turned, turned])
         else:
             full = dense(stack)
-            party_rows = full.transpose(1, 2).reshape(-1, full.size(1)).contiguous()
+            party_rows = by_input(full)
             shared_rows = full.new_zeros(2, full.size(2), full.size(1))
         return FirstLayer(columns, party_rows, shared_rows, tuple(trains))
 
@@ -195,7 +195,7 @@ class PerParty:
             elif leaf.shared:
                 shaped.append(value.t().expand_as(leaf.tensor))
             elif stacked:
-                shaped.append(value.transpose(1, 2).reshape(leaf.tensor.shape))
+                shaped.append(by_input(value))
             else:
                 shaped.append(value.t()[layer.columns.index])
         return shaped

@@ -66,13 +66,14 @@ class Band:
             own = own.new_zeros(count * self.size, *own.shape[1:]).index_copy_(0, self.places, own)
         return own.view(-1, self.size, *own.shape[1:])
 
-    def multiply(self, left: Tensor, right: Tensor, out: Tensor) -> None:
-        """A product for each party, `[parties, size, ...]`, into its rows of `out`."""
+    def multiply(self, left: Tensor, right: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
+        """A product for each party, `[parties, size, ...]`, plus a bias for each, into its rows of `out`."""
         own, columns = out[self.rows], right.size(2)
-        if self.places is None:
-            torch.bmm(left, right, out=own.view(-1, self.size, columns))
-        else:
-            torch.index_select(torch.bmm(left, right).view(-1, columns), 0, self.places, out=own)
+        product = torch.bmm(left, right, **({"out": own.view(-1, self.size, columns)} if self.places is None else {}))
+        if bias is not None:
+            product += bias[self.parties].unsqueeze(1)
+        if self.places is not None:
+            torch.index_select(product.view(-1, columns), 0, self.places, out=own)
 
 
 @lru_cache(maxsize=64)
@@ -125,22 +126,22 @@ def _places_of(sizes: tuple[int, ...], size: int, device: torch.device) -> Tenso
 
 
 class GroupedLinear(torch.autograd.Function):
-    """`y[rows of p] = x[rows of p] @ weight[p].T`, with the rows ordered by party."""
+    """`y[rows of p] = x[rows of p] @ weight[p].T + bias[p]`, with the rows ordered by party."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, sizes: tuple[int, ...], bias: Tensor | None) -> Tensor:
         x = x.contiguous()
         ctx.save_for_backward(x, weight)
-        ctx.bands = bands_of(sizes, weight[0].numel(), x.device)
+        ctx.sizes, ctx.bands = sizes, bands_of(sizes, weight[0].numel(), x.device)
         out = x.new_empty(x.size(0), weight.size(1))
         for band in ctx.bands:
-            band.multiply(band.split(x), weight[band.parties].transpose(1, 2), out)
+            band.multiply(band.split(x), weight[band.parties].transpose(1, 2), out, bias)
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        grad, grad_x, grad_weight = grad.contiguous(), None, None
+        grad, grad_x, grad_weight, grad_bias = grad.contiguous(), None, None, None
         if ctx.needs_input_grad[0]:
             grad_x = torch.empty_like(x)
         if ctx.needs_input_grad[1]:
@@ -151,7 +152,9 @@ class GroupedLinear(torch.autograd.Function):
                 band.multiply(slope, weight[band.parties], grad_x)
             if grad_weight is not None:
                 torch.bmm(slope.transpose(1, 2), band.split(x), out=grad_weight[band.parties])
-        return grad_x, grad_weight, None
+        if ctx.needs_input_grad[3]:
+            grad_bias = _sum_per_party(grad, ctx.sizes)
+        return grad_x, grad_weight, None, grad_bias
 
 
 class PerRow(torch.autograd.Function):
@@ -164,23 +167,55 @@ class PerRow(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        total = grad.new_zeros(len(ctx.sizes), *grad.shape[1:])
-        return total.index_add_(0, _party_of_rows(ctx.sizes, grad.device), grad), None
+        return _sum_per_party(grad, ctx.sizes), None
 
 
 _party_of_rows = lru_cache(maxsize=64)(rows.party_of_rows)
 
 
-def grouped_linear(x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """`x[rows of p] @ weight[p].T`; x `[rows, in]`, weight `[parties, out, in]`."""
+def _sum_per_party(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    total = values.new_zeros(len(sizes), *values.shape[1:])
+    return total.index_add_(0, _party_of_rows(sizes, values.device), values)
+
+
+class ByInput(torch.autograd.Function):
+    """`[parties, out, in] -> [parties * in, out]`."""
+
+    @staticmethod
+    def forward(ctx: Any, stack: Tensor) -> Tensor:
+        ctx.parties = stack.size(0)
+        return transposed(stack).view(-1, stack.size(1))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return transposed(grad.view(ctx.parties, -1, grad.size(1)))
+
+
+def transposed(stack: Tensor) -> Tensor:
+    """`[parties, a, b] -> [parties, b, a]`, copied; torch transposes one matrix in blocks, a stack number by number."""
+    found = stack.new_empty(stack.size(0), stack.size(2), stack.size(1))
+    for own, matrix in zip(found, stack, strict=True):
+        own.copy_(matrix.t())
+    return found
+
+
+def by_input(stack: Tensor) -> Tensor:
+    """Weights of linear layers as the rows that sparse features are multiplied with, party after party."""
+    rows_of_inputs: Tensor = ByInput.apply(stack)  # type: ignore[no-untyped-call]
+    return rows_of_inputs
+
+
+def grouped_linear(x: Tensor, weight: Tensor, sizes: tuple[int, ...], bias: Tensor | None = None) -> Tensor:
+    """`x[rows of p] @ weight[p].T + bias[p]`; x `[rows, in]`, weight `[parties, out, in]`, bias `[parties, out]`."""
     if has_torch_function((x,)):  # the calls inside are of no interest to a mode such as `PartyDropout`, and many
-        return handle_torch_function(grouped_linear, (x,), x, weight, sizes)
+        return handle_torch_function(grouped_linear, (x,), x, weight, sizes, bias)
     if more := -x.size(1) % ALIGNED:  # the library rounds in another way where a party's numbers begin elsewhere
         x, weight = pad(x, (0, more)), pad(weight, (0, more))
     outputs = weight.size(1)
     if outputs < FEW:
         weight = pad(weight, (0, 0, 0, FEW - outputs))
-    product: Tensor = GroupedLinear.apply(x, weight, sizes)  # type: ignore[no-untyped-call]
+        bias = None if bias is None else pad(bias, (0, FEW - outputs))
+    product: Tensor = GroupedLinear.apply(x, weight, sizes, bias)  # type: ignore[no-untyped-call]
     return product[:, :outputs] if outputs < FEW else product
 
 

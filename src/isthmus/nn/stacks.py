@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeGuard
 import torch
 from torch import Tensor
 
-from isthmus.nn.products import Columns
+from isthmus.nn.products import Columns, transposed
 
 
 @dataclass
@@ -99,6 +99,8 @@ class FirstLayer:
 
     def stack(self) -> Tensor:
         """All slices, `[parties, out, in]`."""
+        if not self.columns.touched:  # every party has all rows
+            return transposed(self.party_rows.detach().view(len(self.trains), -1, self.party_rows.size(1)))
         return torch.stack([each.clone(memory_format=torch.contiguous_format) for each in self.slices()])
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ from isthmus.nn.hops import HopPropagations, own_rows, propagates_first
 from isthmus.nn.products import (
     Features,
     Propagation,
+    by_input,
     grouped_linear,
     mean_edges,
     normalised_edges,
@@ -44,6 +46,15 @@ class Bank:
             return weight
         stack = weight.squeeze(1) if weight.dim() > 2 and weight.size(1) == 1 else weight
         return per_row(stack, rows_per_party(count, self.layouts))
+
+    @contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """Within the `with`, there is no weight called `name`."""
+        weights, self.weights = self.weights, {each: value for each, value in self.weights.items() if each != name}
+        try:
+            yield
+        finally:
+            self.weights = weights
 
 
 Twin: TypeAlias = Callable[..., Tensor]
@@ -87,8 +98,9 @@ def linear(bank: Bank, prefix: str, x: Any, weight: Any) -> Tensor:
             columns = x.all_columns(rows_per_party(x.size(0), bank.layouts))
         out = x.grouped(weight.party_rows, columns)
     elif isinstance(x, Features):
-        by_input = weight.transpose(1, 2).reshape(-1, weight.size(1))
-        out = x.grouped(by_input, x.all_columns(rows_per_party(x.size(0), bank.layouts)))
+        out = x.grouped(by_input(weight), x.all_columns(rows_per_party(x.size(0), bank.layouts)))
+    elif x.dim() == 2:
+        return grouped_linear(x, weight, rows_per_party(x.size(0), bank.layouts), bias)
     else:
         flat = x.reshape(-1, x.size(-1))
         out = grouped_linear(flat, weight, rows_per_party(flat.size(0), bank.layouts)).view(*x.shape[:-1], -1)
@@ -147,13 +159,20 @@ def _graph_conv(
 
 
 @twin(gnn.GINConv)
-def _gin(layer: Any, bank: Bank, prefix: str, x: Tensor, edge_index: Tensor) -> Tensor:
+def _gin(layer: Any, bank: Bank, prefix: str, x: Any, edge_index: Tensor) -> Tensor:
     if not propagates_by_matrix(layer):
         raise NotSideBySide("an aggregation other than the sum")
+    hop, sparse, bias = bank.propagations(plain_edges, edge_index, None, x.size(0), dtype=x.dtype), False, ""
+    if isinstance(x, Features):  # the first product is narrow, a sum of sparse features wide and dense
+        sparse, bias = True, f"{prefix}nn.0.bias"
+        with bank.without(bias):
+            x = layer.nn[0](x)
     own = own_rows(x, edge_index)
     eps = bank.per_row(f"{prefix}eps", own.size(0)) if f"{prefix}eps" in bank.weights else layer.eps
-    reached = bank.propagations(plain_edges, edge_index, None, x.size(0), dtype=x.dtype) @ x
-    return layer.nn(reached + (1 + eps) * own)
+    summed: Tensor = hop @ x + (1 + eps) * own
+    if not sparse:
+        return layer.nn(summed)
+    return layer.nn[1:](summed + bank.per_row(bias, summed.size(0)) if bias in bank.weights else summed)
 
 
 @twin(gnn.SGConv)
