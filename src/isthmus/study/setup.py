@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.fx.experimental import _config
 
 from isthmus.data.party import Level, Party, check_compatible, pool_parties
+from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError, did_you_mean, format_option
 from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR
 from isthmus.nn.draws import seed_of, torch_seeded
-from isthmus.nn.encoders import Encoder
+from isthmus.nn.encoders import Encoder, uses_edge_features
 from isthmus.tasks.base import MultiTask, Task
 from isthmus.tasks.classification import Classes
 
@@ -50,6 +51,7 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
         remedy = ": make the parties with its `make_parties`" if task.level == "pair" else ""
         raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
     check_task(method, task)
+    check_typed(method, parties[0].inputs, module)
     if method.disjoint and (twice := shared_nodes(parties)):
         raise IsthmusError(
             f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
@@ -75,6 +77,17 @@ def check_task(method: Method, task: Task) -> None:
             raise IsthmusError(f"method '{method.name}' learns without labels: set task.name = 'graph-clustering'")
         fit = ", ".join(name for name, kind in Method.known().items() if kind.unsupervised)
         raise IsthmusError(f"method '{method.name}' learns from labels, task '{task.name}' has none: use {fit}")
+
+
+def check_typed(method: Method, inputs: Inputs, module: nn.Module) -> None:
+    """Refuse typed graphs, and models that read features of edges, with a method that takes neither."""
+    if method.typed:
+        return
+    fit = ", ".join(name for name, kind in Method.known().items() if kind.typed)
+    if inputs.schema is not None:
+        raise IsthmusError(f"method '{method.name}' is for graphs with one type of nodes and of edges: use {fit}")
+    if inputs.edge_features and uses_edge_features(module):
+        raise IsthmusError(f"method '{method.name}' leaves the features of edges out, which the model reads: use {fit}")
 
 
 def check_labelled(parties: Sequence[Party]) -> None:
@@ -178,32 +191,33 @@ def device_named(name: str) -> torch.device:
 def module_for(
     model: Encoder | nn.Module | Callable[[int, int], nn.Module], parties: Sequence[Party], task: Task, seed: int
 ) -> nn.Module:
-    """The model before training for these parties' features, see `module_of`."""
-    return module_of(model, parties[0].features, task, seed)
+    """The model before training for these parties' data, see `module_of`."""
+    return module_of(model, parties[0].inputs, task, seed)
 
 
 def module_of(
-    model: Encoder | nn.Module | Callable[[int, int], nn.Module], features: int, task: Task, seed: int
+    model: Encoder | nn.Module | Callable[[int, int], nn.Module], inputs: Inputs, task: Task, seed: int
 ) -> nn.Module:
     """The model before training, its weights drawn by the seed alone.
 
     Arguments:
+        inputs: what it may read of the data.
         model: an encoder; a module of your own (its `reset_parameters` is called if it has one); or a function of
             the numbers of features and outputs that makes one.
     """
     with torch_seeded(seed_of(seed, "model")):
         if isinstance(model, Encoder):
-            if not features:
+            if not inputs.features:
                 raise IsthmusError(
                     f"model '{model.name}': the parties' data have no features to read: give them some, degrees perhaps"
                 )
-            return task.model(model, features)
+            return task.model(model.reading(inputs), inputs.features)
         if isinstance(model, nn.Module):
             reset = getattr(model, "reset_parameters", None)
             if callable(reset):
                 reset()
             return model
-        return model(features, task.outputs)
+        return model(inputs.features, task.outputs)
 
 
 def extended(method: Method, module: nn.Module, seed: int) -> nn.Module:
@@ -212,8 +226,8 @@ def extended(method: Method, module: nn.Module, seed: int) -> nn.Module:
         return method.extended(module)
 
 
-def outline(method: Method, model: Encoder | Callable[[int, int], nn.Module], features: int, task: Task) -> nn.Module:
+def outline(method: Method, model: Encoder | Callable[[int, int], nn.Module], inputs: Inputs, task: Task) -> nn.Module:
     """The model that the method trains, without memory for its weights: to count and compare them."""
     # a model of several views runs once to learn its width, on a graph without edges
     with torch.device("meta"), _config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
-        return extended(method, module_of(model, features, task, 0), 0)
+        return extended(method, module_of(model, inputs, task, 0), 0)
