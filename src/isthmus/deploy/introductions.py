@@ -70,6 +70,7 @@ def _settings(text: str, where: str) -> dict[str, Any]:
         "hashed": lambda value: isinstance(value, bool),
         "smiles.features": lambda value: value is None or isinstance(value, str | list | dict),
         "columns": lambda value: isinstance(value, dict),
+        "database": lambda value: value is None or isinstance(value, dict),
     }
     if differ := sorted(settings.keys() ^ forms.keys()):
         raise IsthmusError(f"{where} other settings than this version knows: '{differ[0][:40]}'")

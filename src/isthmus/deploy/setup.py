@@ -233,7 +233,10 @@ class SetUpHandler:
 
     def _encode(self, request: wire.Payload) -> dict[str, Any]:
         totals = totals_from_payload(request.get("known", {}), len(self.columns))
-        return {"features": build_encoding(self.contents, totals).encode(self.contents, self.key)[0].size(1)}
+        encoding = build_encoding(self.contents, totals)
+        if self.contents.database is not None:
+            return {"features": encoding.schema(self.contents.settings).width}
+        return {"features": encoding.encode(self.contents, self.key)[0].size(1)}
 
 
 def build_encoding(contents: Contents, totals: Sequence[Totals]) -> Encoding:
@@ -256,8 +259,8 @@ def introduced_of(contents: Contents) -> Introduced:
     """How much a party introduces: its items, and their labels."""
     y = contents.y
     labels = int((~y.isnan() if y.is_floating_point() else y >= 0).sum())
-    nodes = contents.items if contents.batch is None else len(contents.batch)
-    return Introduced(contents.items, labels, nodes)
+    items = contents.items if contents.database is None else contents.nodes  # rows without labels count as nodes do
+    return Introduced(items, labels, contents.nodes)
 
 
 def _label_kind(y: Tensor) -> str:

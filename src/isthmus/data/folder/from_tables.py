@@ -29,10 +29,10 @@ from isthmus.data.folder.arrow import (
 )
 from isthmus.data.folder.bags import AT, VALUE, bag_columns, column_parts, is_ragged, make_bags, width_of
 from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
+from isthmus.data.folder.labels import BOOLEANS
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
-from isthmus.data.folder.reading import BOOLEANS
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_settings
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
 from isthmus.data.folder.writing import MOLECULES, atomic_folder, write_table

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from isthmus.data.folder.database import Database
 from isthmus.data.folder.encoding import Encoding
 from isthmus.data.folder.problems import Problem, at_rows, summarize_notes
 from isthmus.data.folder.reading import Contents, check_folder
@@ -91,6 +93,8 @@ def build_party(
     Arguments:
         train, val: shares of the labelled items, where the files have no split; the rest is for testing.
     """
+    if contents.database is not None:
+        return _build_typed(contents, contents.database, encoding, _splits(contents, seed, train, val), key)
     x, structural = encoding.encode(contents, key)
     splits = _splits(contents, seed, train, val)
     graph = Data(x=x, edge_index=contents.edge_index, edge_weight=contents.edge_weight, y=contents.y)
@@ -101,6 +105,18 @@ def build_party(
         ids = contents.item_ids
     more: dict[str, Any] = {"ids": ids, "border": border, "structural": structural, **splits}
     return Party(name, graph, level, **more)
+
+
+def _build_typed(
+    contents: Contents, database: Database, encoding: Encoding, splits: dict[str, Tensor], key: bytes | None
+) -> Party:
+    """Return a party of several tables: each a type of nodes, or of edges."""
+    graph, structural = encoding.encode_database(database, key)
+    graph[database.items].y = contents.y
+    for split, mask in splits.items():
+        graph[database.items][f"{split}_mask"] = mask
+    schema = encoding.schema(contents.settings)
+    return Party.of_graph(contents.settings.name, graph, ids=contents.ids, structural=structural, schema=schema)
 
 
 def note_on_splits(parties: Sequence[Party]) -> str:
