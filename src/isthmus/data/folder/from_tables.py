@@ -421,7 +421,7 @@ def _shared_settings(
     """Return the settings that the tables of all parties show, labels and columns, and notes on texts in them."""
     file, path = next((file, path) for file, path in _paths(source).items() if path is not None)
     items = _together(tables, file, source)
-    settings = _labels(items, source)
+    settings = label_settings(items, source)
     notes = _notes_on_texts(path, source.columns.get("label", "label"), items, "label") if "labels" in settings else []
     if source.smiles is not None:
         return settings | {"smiles": {}}, notes
@@ -489,7 +489,7 @@ def _content(settings: PartyFile) -> str:
     return "molecules" if settings.smiles else {"node": "one graph", "graph": "a collection of graphs"}[settings.level]
 
 
-def _labels(table: Any, source: SourceTables) -> dict[str, Any]:
+def label_settings(table: Any, source: SourceTables) -> dict[str, Any]:
     """Return the settings of labels that the table shows."""
     if source.tasks:
         return {"tasks": list(source.tasks)}

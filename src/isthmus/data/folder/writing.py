@@ -21,7 +21,7 @@ from isthmus import store, toml
 from isthmus.data import rows
 from isthmus.data.folder.edges import ROWS as EDGE_ROWS
 from isthmus.data.folder.limits import SUGGESTED
-from isthmus.data.folder.settings import FILE, FORMAT
+from isthmus.data.folder.settings import FILE, FORMAT, read_settings
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.party import SPLITS, Party
 from isthmus.errors import IsthmusError, format_option
@@ -115,7 +115,11 @@ def _check_free(folder: Path, force: bool) -> None:
 def _is_party_folder(folder: Path) -> bool:
     """Whether this is a party folder without any other files."""
     files = [each.name for each in folder.iterdir()] if folder.is_dir() else []
-    return FILE in files and {FILE, NODES, EDGES, GRAPHS, MOLECULES}.issuperset(files)
+    if FILE not in files:
+        return False
+    settings, _ = read_settings(folder)
+    tables = [] if settings is None else settings.files
+    return {FILE, NODES, EDGES, GRAPHS, MOLECULES, *tables}.issuperset(files)
 
 
 def _replace(folder: Path, new: Path, old: Path) -> None:
