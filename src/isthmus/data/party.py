@@ -716,7 +716,7 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
         known = [party.ids for party in parties if party.ids is not None and cohort.level == "graph"]
         ids = torch.cat(known) if len(known) == len(parties) else None
         ids = None if ids is None or ids.unique().numel() < ids.numel() else ids
-        same: dict[str, Any] = {"structural": parties[0].structural, "schema": parties[0].schema, **cohort.masks}
+        same: dict[Any, Any] = {"structural": parties[0].structural, "schema": parties[0].schema, **cohort.masks}
         return Party(name, graph, cohort.level, ids=ids, **same)
     ids = torch.cat([party.ids for party in parties if party.ids is not None])
     known, where = torch.unique(ids, return_inverse=True)
