@@ -40,7 +40,7 @@ def bank_draft(name: str = "north", accounts: int = 12, transfers: int = 40, see
             "accounts.parquet": {
                 "id": ids,
                 "customer": [customers[at // 2] for at in range(accounts)],
-                "country": ["de at ch".split()[at % 3] for at in range(accounts)],
+                "country": [["de", "at", "ch"][at % 3] for at in range(accounts)],
                 "bad": [at % 2 for at in range(accounts)],
             },
             "customers.parquet": {"id": customers, "age": [20.0 + at % 50 for at in customers]},

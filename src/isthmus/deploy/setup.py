@@ -19,12 +19,14 @@ from torch import Tensor
 from isthmus.data.folder.columns import Column, Totals
 from isthmus.data.folder.encoding import Encoding, first_totals, second_totals
 from isthmus.data.folder.reading import Contents
+from isthmus.data.schema import Schema
 from isthmus.deploy.introductions import (
     KINDS,
     check_shares,
     compare_introductions,
     compare_widths,
     read_columns,
+    read_database,
     read_introduction,
 )
 from isthmus.errors import IsthmusError
@@ -101,6 +103,13 @@ class Agreement:
         columns = read_columns(self.agreed)
         known = Encoding(columns, dict(zip(columns, self.totals, strict=True))).to_dict()
         return {**known, "molecules": self.agreed["smiles.features"]}
+
+    def schema(self) -> Schema | None:
+        """The types of nodes and edges, if parties hold several tables."""
+        database, columns = read_database(self.agreed), read_columns(self.agreed)
+        if database is None:
+            return None
+        return Encoding(columns, dict(zip(columns, self.totals, strict=True))).schema(database)
 
     def _task_of_labels(self) -> Task:
         count = len(self.agreed["labels"] or self.agreed["tasks"] or ()) or int(self.agreed["classes"] or 0)

@@ -268,13 +268,13 @@ class DatabaseReader(ItemChecker):
     def _splits_by_date(self, y: Tensor, moments: Moments | None, kept: Tensor) -> dict[str, Tensor] | None:
         if self.settings.train_until is None or self.settings.val_until is None or moments is None:
             return None
-        times = torch.from_numpy(moments)[kept]
+        times = torch.from_numpy(moments.copy())[kept]
         train_until, val_until = moment_of(self.settings.train_until), moment_of(self.settings.val_until)
         labelled = y >= 0 if y.dim() == 1 else ~y.isnan().all(1)
         train = labelled & (times < train_until)
         if self.settings.label_time is not None:
             known = read_dates(self.tables[self.settings.items_table].column(self.settings.label_time))[0]
-            train &= torch.from_numpy(known)[kept] < train_until
+            train &= torch.from_numpy(known.copy())[kept] < train_until
         val = labelled & (times >= train_until) & (times < val_until)
         splits = {"train": train, "val": val, "test": labelled & (times >= val_until)}
         file = f"{self.settings.items_table}.parquet"

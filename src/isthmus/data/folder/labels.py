@@ -140,7 +140,7 @@ class ItemChecker(Checker):
         return torch.stack(columns, dim=1) if len(columns) == len(self.settings.tasks or []) else None
 
     def _splits(self, file: str, table: Any) -> dict[str, Tensor] | None:
-        values = self.values(file, table, "split", is_text, "texts")
+        values = self.values(file, table, self.split_column, is_text, "texts")
         if values is None:
             return None
         position = positions_in(to_texts(values), pa.array(SPLITS, pa.string()))

@@ -15,7 +15,7 @@ from isthmus.data.folder.database import Database
 from isthmus.data.folder.encoding import Encoding
 from isthmus.data.folder.problems import Problem, at_rows, summarize_notes
 from isthmus.data.folder.reading import Contents, check_folder
-from isthmus.data.folder.settings import FILE
+from isthmus.data.folder.settings import FILE, differences
 from isthmus.data.folder.shared_nodes import problems_of_shared_nodes
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.ids import uniform
@@ -167,7 +167,12 @@ def _differing_settings(contents: Contents, first: Contents) -> list[Problem]:
     """Return settings that must be equal at all parties but differ from the first party's."""
     other = first.settings.name
     differ = [key for key, value in contents.settings.common.items() if value != first.settings.common[key]]
-    found = [Problem(FILE, f"'{key}' differs from that of party '{other}': make them equal") for key in differ]
+    if contents.database is not None and first.database is not None:
+        found = [Problem(FILE, each) for each in differences(contents.settings, first.settings, other)]
+        differ = [key for key in differ if key not in ("columns", "tables")]
+    else:
+        found = []
+    found += [Problem(FILE, f"'{key}' differs from that of party '{other}': make them equal") for key in differ]
     if contents.ids is not None and contents.hashed != first.hashed:
         types = ("whole numbers", "texts")
         what = f"column 'id' holds {types[contents.hashed]}, that of party '{other}' {types[first.hashed]}"

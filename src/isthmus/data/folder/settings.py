@@ -110,13 +110,15 @@ class PartyFile(DatabaseSettings):
             **common,
             "smiles.features": self.smiles and self.smiles.features,
             "columns": columns,
-            "database": self._database if self.tables else None,
+            "tables": self._database if self.tables else None,
         }
 
     @property
     def _database(self) -> dict[str, Any]:
         """What several tables are: equal at all parties."""
-        tables = {name: table.model_dump(exclude={"columns", "ignore"}) for name, table in self.tables.items()}
+        tables = {
+            name: table.model_dump(exclude={"columns", "ignore"}, by_alias=True) for name, table in self.tables.items()
+        }
         fields = set(DatabaseSettings.model_fields) - {"tables"}
         return {**self.model_dump(include=fields), "tables": tables}
 
@@ -137,6 +139,37 @@ def read_settings(folder: Path) -> tuple[PartyFile | None, list[Problem]]:
     settings = PartyFile.read(values, FILE)
     problems = [*_contradictions(settings), *_wrong_columns(settings), *_wrong_tables(settings)]
     return (None if problems else settings), problems
+
+
+def differences(own: PartyFile, other: PartyFile, name: str) -> Iterator[str]:
+    """Yield where two parties with several tables disagree about a table, a key or a column, a line each.
+
+    Arguments:
+        name: of the other party.
+    """
+    mine, theirs = own.common["tables"], other.common["tables"]
+    for key in (key for key in mine if key != "tables" and mine[key] != theirs[key]):
+        yield f"'{key}' is {mine[key]!r}, at party '{name}' {theirs[key]!r}: make them equal"
+    for table in sorted({*mine["tables"], *theirs["tables"]}):
+        sides = [each["tables"].get(table) for each in (mine, theirs)]
+        if None in sides:
+            holder = "this party" if sides[0] else f"party '{name}'"
+            yield f"only {holder} has the table '{table}': declare the same tables"
+            continue
+        for key in (key for key in sides[0] if sides[0][key] != sides[1][key]):
+            yield f"tables.{table}.{key} is {sides[0][key]!r}, at party '{name}' {sides[1][key]!r}: make them equal"
+    columns = own.feature_columns(), other.feature_columns()
+    for column in sorted(columns[0].keys() | columns[1].keys()):
+        kinds = [each.get(column) for each in columns]
+        if kinds[0] == kinds[1] or any(column.partition(".")[0] not in each["tables"] for each in (mine, theirs)):
+            continue
+        if kinds[0] is None or kinds[1] is None:
+            holder = "this party" if kinds[0] else f"party '{name}'"
+            yield f"only {holder} declares the column '{column}': declare the same columns, or 'ignore' it"
+        elif kinds[0].name != kinds[1].name:
+            yield f"column '{column}' is a {kinds[0].name}, at party '{name}' a {kinds[1].name}: make them equal"
+        else:
+            yield f"column '{column}' has other options than at party '{name}': make them equal"
 
 
 def _contradictions(settings: PartyFile) -> list[Problem]:
