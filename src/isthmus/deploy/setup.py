@@ -19,7 +19,7 @@ from torch import Tensor
 from isthmus.data.folder.columns import Column, Totals
 from isthmus.data.folder.encoding import Encoding, first_totals, second_totals
 from isthmus.data.folder.reading import Contents
-from isthmus.data.schema import Schema
+from isthmus.data.schema import Inputs, Schema
 from isthmus.deploy.introductions import (
     KINDS,
     check_shares,
@@ -92,6 +92,12 @@ class Agreement:
         if named.level != due.level:
             raise IsthmusError(f"task '{named.name}' is for {named.level}s, the parties hold {due.level}s")
         return named.complete_from(due, self.labels)
+
+    @property
+    def inputs(self) -> Inputs:
+        """What a model may read of the parties' data."""
+        schema = self.schema()
+        return Inputs(self.features, 0 if schema is None else schema.edge_width, schema)
 
     @property
     def labels(self) -> tuple[str, ...]:
