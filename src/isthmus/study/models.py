@@ -26,7 +26,7 @@ from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.weights import Weights, initial_weights
-from isthmus.study.new_parties import NewData, NewParty, check_level, new_parties
+from isthmus.study.new_parties import NewData, NewParty, check_level, new_parties, of_items
 from isthmus.study.own_models import GIVEN, model_table, named_encoder, with_saved_options
 from isthmus.study.setup import extended, module_of, outline
 from isthmus.tasks.base import Task
@@ -171,9 +171,7 @@ class TrainedModel:
     def _table(self, data: NewData, key: Path | str | None, columns: Callable[[Party], dict[str, Any]]) -> pa.Table:
         found = self._read(data, key)
         tables = [
-            pa.table({"party": [each.party.name] * each.party.items, "id": each.ids, **columns(each.party)})
-            if self.task.level != "pair"
-            else pa.table({"party": [each.party.name] * each.party.nodes, "id": each.ids, **columns(each.party)})
+            pa.table({"party": [each.party.name] * len(each.ids), "id": each.ids, **columns(each.party)})
             for each in found
         ]
         return pa.concat_tables(tables)
@@ -188,7 +186,7 @@ class TrainedModel:
     def _outputs(self, party: Party) -> Tensor:
         site = self._site(party)
         with site.asked():
-            return site.predict(self.context).cpu()
+            return of_items(party, site.predict(self.context).cpu())
 
     def _embeddings(self, party: Party) -> Tensor:
         if self.method.role == "constant":
@@ -198,7 +196,7 @@ class TrainedModel:
         site = self._site(party)
         with site.asked():
             site.load_evaluated(self.context)
-            return site.embed()[1].cpu()
+            return of_items(party, site.embed()[1].cpu())
 
     def _check_fit(self, given: NewParty) -> None:
         party = given.party

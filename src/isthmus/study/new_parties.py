@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from torch import Tensor
 
 from isthmus.data.folder.encoding import Encoding
 from isthmus.data.folder.loading import build_party, read_folders
@@ -93,7 +94,16 @@ def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | 
     return NewParty(party, contents.item_names, notes)
 
 
+def of_items(party: Party, rows: Tensor) -> Tensor:
+    """Return those of the nodes' rows that belong to items: in a typed graph, to the type with labels."""
+    if party.schema is None or party.level != "node":
+        return rows
+    return rows[party.graph.node_type == party.schema.node_types.index(party.schema.labelled)]
+
+
 def _own_ids(party: Party) -> Any:
     if party.ids is not None:
-        return pa.array(party.ids.numpy())
+        return pa.array(of_items(party, party.ids).numpy())
+    if party.schema is not None and party.level == "node":
+        return pa.array(range(of_items(party, party.graph.node_type).numel()), pa.int64())
     return pa.array(range(party.nodes if party.level == "pair" else party.items), pa.int64())
