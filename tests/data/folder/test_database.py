@@ -239,8 +239,8 @@ def test_all_problems_are_found_in_one_pass(tmp_path):
     ]
     assert "customers.parquet: the file does not exist" in found
     assert (
-        "transfers.parquet, row 3: column 'date' has a date that cannot be read, '2024-02-31': write it as 2024-06-30 or "
-        "2024-06-30 12:00:00"
+        "transfers.parquet, row 3: column 'date' has a date that cannot be read, '2024-02-31': write it as 2024-06-30 "
+        "or 2024-06-30 12:00:00"
     ) in found
     assert "transfers.parquet: column 'amount' holds values of type string: it must hold numbers" in found
     dangling = [each for each in found if "names rows that 'accounts' lacks, such as 'X7'" in each]
@@ -274,8 +274,8 @@ def test_all_problems_are_found_in_one_pass(tmp_path):
             dated_draft(train_until="2030-01-01", val_until="2030-06-01").put(
                 "date", days(*range(40)), "transfers.parquet"
             ),
-            "note: transfers.parquet: no row with a label is dated in the split 'val': the rows' dates are 2024-01-01 to "
-            "2024-02-09",
+            "note: transfers.parquet: no row with a label is dated in the split 'val': the rows' dates are 2024-01-01 "
+            "to 2024-02-09",
         ),
         (
             bank_draft(until="2024-03-01", label_time="seen").put("seen", days(*range(50, 62)), "accounts.parquet"),
@@ -309,7 +309,7 @@ def test_all_problems_are_found_in_one_pass(tmp_path):
         ),
         (
             bank_draft().with_settings(columns={"x": {"kind": "number"}}),
-            "party.toml: several tables have columns and 'ignore' in [tables.NAME], and no 'directed' and no 'partners'",
+            "party.toml: several tables have columns and 'ignore' in [tables.NAME], and no 'directed'",
         ),
     ],
 )
@@ -346,7 +346,8 @@ def test_parties_that_disagree_are_one_line_each(tmp_path):
         "party.toml: 'history' is 3, at party 'north' 8: make them equal",
         "party.toml: tables.transfers.foreign is {'from_account': 'accounts'}, at party 'north' {'from_account': "
         "'accounts', 'to_account': 'accounts'}: make them equal",
-        "party.toml: only party 'north' declares the column 'accounts.country': declare the same columns, or 'ignore' it",
+        "party.toml: only party 'north' declares the column 'accounts.country': declare the same columns, or 'ignore' "
+        "it",
         "party.toml: column 'customers.age' is a category, at party 'north' a number: make them equal",
     ]
 

@@ -200,12 +200,13 @@ class DatabaseReader(ItemChecker):
     def _check_features(self, name: str) -> None:
         file, table = f"{name}.parquet", self.tables[name]
         for column, kind in table_columns(self.columns, name).items():
-            if not all(has_column(table, each) for each in kind.file_columns(column)):
+            is_time = isinstance(kind, Date) and column == self.settings.tables[name].time  # it is checked already
+            if is_time or not all(has_column(table, each) for each in kind.file_columns(column)):
                 continue
             for self.before, block in kind.blocks(column, table):
                 self.add(*kind.check(column, block, file))
             self.before = 0
-            if isinstance(kind, Date) and name in self.times and column != self.settings.tables[name].time:
+            if isinstance(kind, Date) and name in self.times:
                 values = blank_to_null(table.column(column))
                 later = read_dates(values)[0] > self.times[name] if is_date(values.type) else np.zeros(0, dtype=bool)
                 what = f"column '{column}' is later than the row's own date: it may give the answer away"

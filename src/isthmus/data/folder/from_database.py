@@ -78,6 +78,8 @@ def create_databases(
     like = _like(source)
     tables, notes = _narrowed(sources, source)
     shared, comments = (like, {}) if like else _settings(tables, sources, source)
+    if left_out := sorted({table for own in tables.values() for table in own} - set(shared["tables"])):
+        notes.append(Problem(FILE, f"--like has no table {join_names(left_out)}: left out", severe=False))
     with atomic_folder(folder, force=force) as new_folder:
         for party, own in tables.items():
             new = new_folder / party if inside else new_folder
@@ -175,8 +177,8 @@ def _like(source: DatabaseSource) -> dict[str, Any]:
     if source.classes or source.tasks or source.split or (source.label and source.label != other.label):
         raise _error(f"--like {source.like} brings label, tasks, classes and split: leave them out")
     fields = {"labels", "classes", "tasks", *DatabaseSettings.model_fields}
-    shared = other.model_dump(include=fields | ({"ids"} if source.ids is None else set()), by_alias=True)
-    shared = {key: value for key, value in shared.items() if key in other.model_fields_set or key == "tables"}
+    included = fields | ({"ids"} if source.ids is None else set())
+    shared = other.model_dump(include=included, by_alias=True, exclude_unset=True)
     return {**shared, **({} if source.ids is None else {"ids": source.ids})}
 
 
