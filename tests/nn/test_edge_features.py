@@ -72,7 +72,7 @@ def test_the_transformer_is_that_of_pyg(edge_dim: int) -> None:
 
 
 MODELS: list[dict[str, Any]] = [
-    {"encoder": "gin", "edge_features": True, "norm": True},
+    {"encoder": "gin", "edge_features": True},
     {"encoder": "gat", "edge_features": True},
     {"encoder": "transformer", "edge_features": True},
     {"encoder": "transformer"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -365,6 +366,18 @@ class Party:
     def per_edge(self) -> dict[str, Any]:
         """The columns of edges that the graph has, see `PER_EDGE`."""
         return {name: self.graph[name] for name in PER_EDGE if self.graph.get(name) is not None}
+
+    def without_edge_features(self) -> Party:
+        """The party without `edge_attr`; itself if it has none."""
+        if not self.edge_width:
+            return self
+        graph = copy(self.graph)
+        del graph.edge_attr
+        graph.num_nodes = self.nodes
+        border = None if self.border is None else replace(self.border, edge_attr=None)
+        party = object.__new__(Party)
+        vars(party).update({**vars(self), "graph": graph, "border": border})
+        return party
 
     def typed(self) -> HeteroData:
         """The party's graph, of several types, as PyG's `HeteroData`."""

@@ -101,7 +101,8 @@ class EdgeGat(EdgeLayer):
 class Transformer(EdgeLayer):
     """Attention of queries and keys, PyG's TransformerConv (Shi et al. 2021).
 
-    score_ji = (W_q x_i) . (W_k x_j + W_e e_ji) / sqrt(o); out_i = W_s x_i + sum_j softmax_j(score_ji) (W_v x_j + W_e e_ji)
+    score_ji = (W_q x_i) . (W_k x_j + W_e e_ji) / sqrt(o)
+    out_i = W_s x_i + sum_j softmax_j(score_ji) (W_v x_j + W_e e_ji)
 
     Arguments:
         edge_dim: features of an edge; with 0 they are not read.

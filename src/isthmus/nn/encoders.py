@@ -222,7 +222,7 @@ def uses_edge_weights(module: nn.Module) -> bool:
 
 
 def uses_edge_features(module: nn.Module) -> bool:
-    """Whether a model reads features of edges: one of an encoder, or one of your own whose forward names `edge_attr`."""
+    """Whether a model reads features of edges: an encoder's, or one of your own whose forward names `edge_attr`."""
     reads = getattr(getattr(module, "body", module), "reads_edge_features", None)
     return "edge_attr" in signature(module.forward).parameters if reads is None else bool(reads)
 

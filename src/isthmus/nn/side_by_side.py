@@ -128,10 +128,8 @@ class Layer(nn.Module):
 
 
 def _twin(layer: Any, bank: Bank, prefix: str, *inputs: Any) -> Tensor:
-    if not bank.stacked:
-        out: Tensor = layer.compute(_Shared(bank, prefix, layer), *inputs)
-        return out
-    out = layer.compute(Stacks(bank, prefix), *inputs)
+    weights: Access = Stacks(bank, prefix) if bank.stacked else _Shared(bank, prefix, layer)
+    out: Tensor = layer.compute(weights, *inputs)
     return out
 
 

@@ -43,6 +43,8 @@ def data_notes(
         if method.for_crossing and cut.level == "node" and len(cut.parties) > 1 and not cut.cross:
             notes.append(f"{method.label} is for edges that cross between parties, and these data have none")
         notes += [f"{method.label} {each}" for each in method.left_out(parties)]
+        if parties[0].edge_width and not method.typed:
+            notes.append(f"{method.label} leaves out the {parties[0].edge_width} features of edges (edge_attr)")
     if cut.kind != "class" or cut.level == "pair":
         return notes
     chosen = task.get("metric") or task.get("class_weights", "none") != "none"
