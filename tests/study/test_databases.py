@@ -12,7 +12,9 @@ from databases import bank_draft, dated_draft, days
 from isthmus.deploy.preview import preview
 from isthmus.study.config import Study
 from isthmus.study.run import run_study
-from party_folders import Draft
+from isthmus.data.folder.writing import write_party
+from isthmus.errors import IsthmusError
+from party_folders import Draft, load_folders
 
 ACCOUNTS = 500
 
@@ -95,3 +97,10 @@ def test_trained_model_predicts_the_rows_with_labels(tmp_path: Path) -> None:
     results = isthmus.run("fedavg", data=f"{tmp_path}/", model={"encoder": "rgcn"}, rounds=2)
     table = results.model("fedavg").predict(tmp_path / "north")
     assert table.column("id").to_pylist() == [f"A{at}" for at in range(30)]
+
+
+def test_parties_of_tables_are_not_written_as_one_table(tmp_path: Path) -> None:
+    bank_draft().write(tmp_path / "north")
+    (party,) = load_folders(tmp_path).parties
+    with pytest.raises(IsthmusError, match="party 'north' has nodes of several types"):
+        write_party(tmp_path / "again", party, 2)
