@@ -102,5 +102,5 @@ def test_trained_model_predicts_the_rows_with_labels(tmp_path: Path) -> None:
 def test_parties_of_tables_are_not_written_as_one_table(tmp_path: Path) -> None:
     bank_draft().write(tmp_path / "north")
     (party,) = load_folders(tmp_path).parties
-    with pytest.raises(IsthmusError, match="party 'north' has nodes of several types"):
+    with pytest.raises(IsthmusError, match="party 'north' has types of edges, which no party folder of one table"):
         write_party(tmp_path / "again", party, 2)

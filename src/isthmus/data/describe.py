@@ -143,9 +143,8 @@ def describe(
 
 def _of_other_types(party: Party) -> int:
     """Count the nodes whose type has no labels."""
-    if party.schema is None or party.level != "node":
-        return 0
-    return int((party.graph.node_type != party.schema.node_types.index(party.schema.labelled)).sum())
+    labelled = party.labelled_type
+    return 0 if labelled is None else int((~labelled).sum())
 
 
 def _of_classes(y: Tensor, items: Sequence[int], classes: int | None) -> _Labels:

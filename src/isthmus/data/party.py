@@ -344,6 +344,14 @@ class Party:
         return self.nodes if self.level == "node" else int(self.graph.num_graphs)
 
     @property
+    def labelled_type(self) -> Tensor | None:
+        """Mask of the nodes of the type that has labels, `[nodes]`; none where all nodes, or graphs, have."""
+        if self.schema is None or self.level == "graph":
+            return None
+        mask: Tensor = self.graph.node_type == self.schema.node_types.index(self.schema.labelled)
+        return mask
+
+    @property
     def training_mask(self) -> Tensor:
         """Mask of the items that the party trains on; of pairs only those with two own nodes, `[items]`."""
         return self.train if self.pairs is None else self.train & (self.pairs.owner < 0)
@@ -385,7 +393,7 @@ class Party:
             raise IsthmusError(f"party '{self.name}' has nodes of one type only: read its `graph`")
         typed = self.schema.unflatten(self.graph)
         if self.level == "node":
-            own = self.graph.node_type == self.schema.node_types.index(self.schema.labelled)
+            own = self.labelled_type
             for split in SPLITS:
                 typed[self.schema.labelled][f"{split}_mask"] = getattr(self, split)[own]
         return typed

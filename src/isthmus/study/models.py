@@ -26,7 +26,7 @@ from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.weights import Weights, initial_weights
-from isthmus.study.new_parties import NewData, NewParty, check_level, new_parties, of_items
+from isthmus.study.new_parties import NewData, NewParty, check_level, new_parties
 from isthmus.study.own_models import GIVEN, model_table, named_encoder, with_saved_options
 from isthmus.study.setup import extended, module_of, outline
 from isthmus.tasks.base import Task
@@ -186,7 +186,7 @@ class TrainedModel:
     def _outputs(self, party: Party) -> Tensor:
         site = self._site(party)
         with site.asked():
-            return of_items(party, site.predict(self.context).cpu())
+            return self._of_items(party, site.predict(self.context).cpu())
 
     def _embeddings(self, party: Party) -> Tensor:
         if self.method.role == "constant":
@@ -196,7 +196,12 @@ class TrainedModel:
         site = self._site(party)
         with site.asked():
             site.load_evaluated(self.context)
-            return of_items(party, site.embed()[1].cpu())
+            return self._of_items(party, site.embed()[1].cpu())
+
+    def _of_items(self, party: Party, values: Tensor) -> Tensor:
+        """The rows of items: of a typed graph, of the nodes that have labels."""
+        rows = party.labelled_type if self.task.level == "node" else None
+        return values if rows is None else values[rows]
 
     def _check_fit(self, given: NewParty) -> None:
         party = given.party

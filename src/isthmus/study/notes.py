@@ -112,7 +112,8 @@ def _unread(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list
         module = model if isinstance(model, nn.Module) else module_for(model, parties, task, 0)
         what = next(iter(model_table(model).values()))
         if width and not uses_edge_features(module):
-            own = "use another model, such as transformer, or add edge_attr to forward in a class of your own"
+            other = "transformer" if schema is None else "rgcn"
+            own = f"use another model, such as {other}, or add edge_attr to forward in a class of your own"
             remedy = "set model.edge_features = true" if hasattr(model, "edge_features") else own
             notes.append(f"{what} ignores the {width} features of edges (edge_attr): {remedy}")
         if schema is not None and not uses_types(module):
