@@ -143,7 +143,7 @@ def describe(
 
 def _of_other_types(party: Party) -> int:
     """Count the nodes whose type has no labels."""
-    labelled = party.labelled_type
+    labelled = party.labelled_type if party.level == "node" else None
     return 0 if labelled is None else int((~labelled).sum())
 
 

@@ -251,7 +251,7 @@ def _split_dates(
     cuts = [int(known[int(share * (known.size - 1))]) // DAY * DAY for share in SHARES]
     names = ("train_until", "val_until")
     said = ("train", "train and val")
-    comments = {
+    comments: dict[tuple[str, ...], str] = {
         (name,): f"{(known < cut).mean():.0%} of the rows with labels are dated before: {split}"
         for name, cut, split in zip(names, cuts, said, strict=True)
     }
