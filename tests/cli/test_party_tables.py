@@ -32,7 +32,7 @@ def test_new_check_and_run(isthmus: Isthmus, tmp_path: Path) -> None:
 
 def test_flags_of_one_table_do_not_go_with_several(isthmus: Isthmus, tmp_path: Path) -> None:
     done = isthmus("party", "new", "north", "--tables", tmp_path, "--label", "accounts.bad", "--weight", "amount")
-    assert done.code == 1
+    assert done.code == 2
     assert "--tables finds keys and columns itself: leave out --weight, and edit party.toml" in done.err
 
 

@@ -9,11 +9,11 @@ import pytest
 
 import isthmus
 from databases import bank_draft, dated_draft, days
+from isthmus.data.folder.writing import write_party
 from isthmus.deploy.preview import preview
+from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
 from isthmus.study.run import run_study
-from isthmus.data.folder.writing import write_party
-from isthmus.errors import IsthmusError
 from party_folders import Draft, load_folders
 
 ACCOUNTS = 500

@@ -60,6 +60,10 @@ def guess_tables(sources: Mapping[str, SourceTable], taken: Mapping[str, Sequenc
         _guess_key(name, source, guesses[name], taken.get(name, ()))
     for name, source in sources.items():
         _guess_foreign(name, source, guesses, sources, taken.get(name, ()))
+    for name, source in sources.items():
+        _guess_first_as_key(source, guesses[name], taken.get(name, ()))
+    for name, source in sources.items():
+        _guess_foreign(name, source, guesses, sources, taken.get(name, ()))
     referred = {other for each in guesses.values() for other in each.foreign.values()}
     for name, source in sources.items():
         _guess_columns(source, guesses[name], taken.get(name, ()), is_referred=name in referred)
@@ -103,17 +107,29 @@ def _guess_key(name: str, source: SourceTable, guess: Guess, taken: Sequence[str
     order = sorted(table.column_names, key=lambda each: next((n for n, w in enumerate(named) if words(each) == w), 99))
     for column in order:
         values = blank_to_null(table.column(column))
-        is_named = words(column) in named
-        if column in taken or not (is_text(values.type) or pa.types.is_integer(values.type)) or not len(values):
+        if column in taken or words(column) not in named or not _are_keys(values):
             continue
-        first_text = column == table.column_names[0] and is_text(values.type)
         different = count_distinct(values)
-        if (is_named or first_text) and not values.null_count and (different == len(values) or is_named):
-            if different < len(values) * MOST:
-                continue
+        if different >= len(values) * MOST:
             guess.key = column
             guess.why["key",] = f"{different:,} different values in {len(values):,} rows"
             return
+
+
+def _guess_first_as_key(source: SourceTable, guess: Guess, taken: Sequence[str]) -> None:
+    """Take the first column for the key, if it holds a different text in each row and refers to no other table."""
+    column = source.table.column_names[0]
+    values = blank_to_null(source.table.column(column))
+    if guess.key is not None or column in (*taken, *guess.foreign) or not _are_keys(values):
+        return
+    if is_text(values.type) and not _are_dates(values) and count_distinct(values) == len(values):
+        guess.key = column
+        guess.why["key",] = f"the first column, a different text in each of {len(values):,} rows"
+
+
+def _are_keys(values: Any) -> bool:
+    """Whether values can be keys: texts or whole numbers, none of them missing."""
+    return bool(len(values)) and not values.null_count and (is_text(values.type) or pa.types.is_integer(values.type))
 
 
 def _guess_foreign(

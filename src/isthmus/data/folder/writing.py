@@ -55,7 +55,7 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
     if party.schema is not None or party.edge_width:
         raise IsthmusError(
             f"party '{party.name}' has {'types' if party.schema else 'features'} of edges, which no party folder "
-            "of one table of nodes holds: keep it in Python, or make a folder of your tables (isthmus party new --tables)"
+            "of one table of nodes holds: keep it in Python, or make one of your tables (isthmus party new --tables)"
         )
     folder.mkdir(parents=True)
     ids = torch.arange(party.nodes) if party.ids is None or party.level == "graph" else party.ids
