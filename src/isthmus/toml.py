@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def dumps(table: Mapping[str, Any]) -> str:
+def dumps(table: Mapping[str, Any], comments: Mapping[tuple[str, ...], str] | None = None) -> str:
     """Return a nested mapping as TOML text, without the entries that are None.
+
+    Arguments:
+        comments: by the keys to an entry or a table what to write behind it; of an entry that is absent, a line.
 
     >>> print(dumps({"seeds": [0, 1], "data": {"name": "banks"}}))
     seeds = [0, 1]
@@ -18,10 +21,10 @@ def dumps(table: Mapping[str, Any]) -> str:
     name = "banks"
     <BLANKLINE>
     """
-    return "\n".join(_lines(table, ())) + "\n"
+    return "\n".join(_lines(table, (), comments or {})) + "\n"
 
 
-def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+def _lines(table: Mapping[str, Any], path: tuple[str, ...], comments: Mapping[tuple[str, ...], str]) -> list[str]:
     lines, tables = [], []
     for key, value in table.items():
         if isinstance(value, Mapping):
@@ -29,11 +32,24 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
         elif isinstance(value, Sequence) and value and all(isinstance(each, Mapping) for each in value):
             tables += [(key, each, "[[{}]]") for each in value]
         elif value is not None:
-            lines.append(f"{_key(key)} = {_value(value)}")
+            lines.append(f"{_key(key)} = {_value(value)}{_comment(comments.get((*path, key)))}")
+    lines += [
+        _comment(text).strip()
+        for place, text in comments.items()
+        if place[:-1] == path and table.get(place[-1]) is None
+    ]
     for key, value, brackets in tables:
         name = ".".join(map(_key, (*path, key)))
-        lines += ["", brackets.format(name), *_lines(value, (*path, key))]
+        head = brackets.format(name) + _comment(comments.get((*path, key)))
+        inner = _lines(value, (*path, key), comments)
+        only_tables = inner and not inner[0] and head.endswith("]") and not head.startswith("[[")
+        lines += inner if only_tables else ["", head, *inner]
     return lines
+
+
+def _comment(text: str | None) -> str:
+    printable = "".join(each if each.isprintable() else " " for each in text or "")
+    return f"  # {printable}" if printable else ""
 
 
 def _key(key: str) -> str:

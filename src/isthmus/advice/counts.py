@@ -35,6 +35,8 @@ class Counts(Options):
     """Edges to nodes of other parties."""
     classes: bool = True
     """Whether an item has one class; otherwise it has labels of several tasks."""
+    typed: bool = False
+    """Whether nodes are rows of several tables."""
     labels: list[NonNegativeInt] = Field(default=[])
     """Labelled items of each class; empty if items have several labels, or none."""
 
@@ -52,6 +54,7 @@ class Counts(Options):
             labelled=int(contents.labelled.sum()),
             crossing=0 if contents.border is None else len(contents.border),
             classes=not contents.settings.tasks,
+            typed=contents.database is not None,
             labels=labels,
         )
 

@@ -35,6 +35,7 @@ class Situation:
         emd: the earth mover's distance of their labels; None if they are not classes.
         labels: labelled items of each class; empty if labels are not classes.
         largest: share of the items that the largest party has.
+        typed: whether nodes are rows of several tables, which some methods refuse.
     """
 
     parties: int
@@ -47,6 +48,7 @@ class Situation:
     emd: float | None
     labels: tuple[int, ...] = ()
     largest: float = 0.0
+    typed: bool = False
 
     @classmethod
     def of(cls, counts: Sequence[Counts], shared: int | None = None) -> Situation:
@@ -69,14 +71,16 @@ class Situation:
             emd=_distance([each.labels for each in counts if each.labels]),
             labels=tuple(map(sum, zip_longest(*(each.labels for each in counts), fillvalue=0))),
             largest=max(each.items for each in counts) / max(1, sum(each.items for each in counts)),
+            typed=any(each.typed for each in counts),
         )
 
     def summary(self) -> str:
         """The situation in one line."""
         one = self.parties == 1
-        parts = [f"{'1 party' if one else f'{self.parties:,} parties'} with {self.items:,} {self.level}s"]
+        what = "rows with labels of several tables" if self.typed else f"{self.level}s"
+        parts = [f"{'1 party' if one else f'{self.parties:,} parties'} with {self.items:,} {what}"]
         parts.append(f"{self.labelled:,} labelled")
-        if self.level == "node":
+        if self.level == "node" and not self.typed:
             parts.append(f"{self.crossing:,} edges to nodes of others")
             parts.append(
                 "nodes in common unknown" if self.shared is None else f"{self.shared:,} nodes at several of them"
@@ -249,9 +253,10 @@ ROWS = (
 
 
 def advised(situation: Situation) -> Iterator[Advice]:
-    """What fits a situation, without the methods that refuse nodes with several owners where there are such nodes."""
+    """What fits a situation, without the methods that refuse nodes with several owners, or of several types."""
     for row in sorted(ROWS, key=lambda row: row.wish):
         fit = [kind for kind in row.methods() if not (situation.shared and kind.disjoint)]
+        fit = [kind for kind in fit if kind.typed or not situation.typed]
         if fit and (why := row.why(situation)):
             why = "; ".join(filter(None, (why, row.caveat)))
             yield Advice(tuple(kind.name for kind in fit), why, leaving(fit), costs(fit))
@@ -282,5 +287,6 @@ def commands(situation: Situation, methods: Sequence[str], data: str) -> list[st
         without_labels = any(Method.named(name).unsupervised for name in names)
         listed = names if without_labels else dict.fromkeys([*alone, Method.default_name(), *names])
         rare = "" if without_labels else situation.rare_flags()
+        more = more or ("--encoder hetero-sage" if situation.typed else "")
         found.append(" ".join(["isthmus run --data", data, "--method", ",".join(listed), *filter(None, (more, rare))]))
     return found

@@ -27,6 +27,7 @@ EXTRAS = {
     "metis": ("the partition metis", ("pymetis",)),
     "molecules": ("MoleculeNet, SMILES, the partition scaffold", ("rdkit",)),
     "similar": ("a faster search for similar nodes", ("faiss-cpu",)),
+    "tables": ("isthmus party new --tables", ("duckdb",)),
     "federation": ("parties on machines of their own", ("nvflare", "cryptography")),
     "he": ("encrypted totals (ckks)", ("tenseal",)),
     "ray": ("--ray: studies larger than one machine", ("ray",)),

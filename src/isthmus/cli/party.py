@@ -74,9 +74,15 @@ def new(
     edges: Annotated[Path | None, typer.Option(help="Table of edges, CSV or Parquet.")] = None,
     graphs: Annotated[Path | None, typer.Option(help="Table of graphs, if whole graphs are classified.")] = None,
     smiles: Annotated[Path | None, typer.Option(help="CSV of molecules instead of all tables.")] = None,
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Several tables that refer to each other: a folder, a file, a DuckDB or SQLite file; repeat for more."
+        ),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the party; by default, the folder's name.")] = "",
     id_: Annotated[str | None, typer.Option("--id", help="Column of the nodes' ids.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of labels.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of labels; with --tables, TABLE.COLUMN.")] = None,
     split: Annotated[str | None, typer.Option(help="Column of train, val, test.")] = None,
     graph: Annotated[str | None, typer.Option(help="Column of a node's graph; without --nodes, of an edge's.")] = None,
     source: Annotated[str | None, typer.Option(help="Column of an edge's source.")] = None,
@@ -109,6 +115,16 @@ def new(
     force: Force = False,
 ) -> None:
     """Make a party folder from tables and check it; of patterns such as 'in/*/nodes.csv', a folder for each match."""
+    if tables:
+        other = {
+            "--nodes": nodes, "--edges": edges, "--graphs": graphs, "--smiles": smiles, "--id": id_, "--graph": graph,
+            "--source": source, "--target": target, "--weight": weight, "--owner": owner, "--molecule": molecule,
+            "--bag": bag, "--features": features, "--directed": directed or None,
+        }  # fmt: skip
+        if flag := next((flag for flag, value in other.items() if value), None):
+            raise IsthmusError(f"--tables finds keys and columns itself: leave out {flag}, and edit party.toml")
+        _new_database(folder, tables, label, task, split, classes, ids, ignore, like, name, force)
+        return
     from isthmus.data.folder.from_tables import (
         SourceTables,
         UnusableFolder,
@@ -141,6 +157,39 @@ def new(
         raise
     _print(problems)
     typer.echo(f"{len(problems) - 1:,} party folders in {folder}" if many else f"party folder in {folder}")
+
+
+def _new_database(
+    folder: Path,
+    tables: Sequence[Path],
+    label: str | None,
+    task: Sequence[str] | None,
+    split: str | None,
+    classes: str,
+    ids: str | None,
+    ignore: Sequence[str] | None,
+    like: Path | None,
+    name: str,
+    force: bool,
+) -> None:
+    """Make a party folder of several tables, or one for each match of a pattern."""
+    from isthmus.data.folder.from_database import DatabaseSource, create_databases
+    from isthmus.data.folder.from_tables import UnusableFolder
+
+    origin = DatabaseSource(
+        tables, label or "", task or (), split or "", _classes(classes), ids=ids, ignore=ignore or (), like=like
+    )
+    if origin.is_pattern and name:
+        raise IsthmusError("--name: the * of the patterns stands for the parties' names: leave out --name")
+    try:
+        problems = create_databases(folder, origin, name=name, force=force)
+    except UnusableFolder as unsound:
+        _print({at: [each for each in found if each is not unsound.first] for at, found in unsound.problems.items()})
+        raise
+    _print(problems)
+    made = f"{len(problems) - 1:,} party folders in {folder}" if origin.is_pattern else f"party folder in {folder}"
+    read = folder / next(each.name for each in problems if each != folder) if origin.is_pattern else folder
+    typer.echo(f"{made}: read the guesses in {read / 'party.toml'}")
 
 
 @app.command()

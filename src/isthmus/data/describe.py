@@ -118,6 +118,9 @@ def describe(
     y = torch.cat([party.graph.y for party in parties])
     of_tasks = y.is_floating_point() or y.dim() > 1
     kind, of_labels, emd = _of_tasks(y, items) if of_tasks else _of_classes(y, items, classes)
+    of_labels["unlabelled"] = [
+        count - _of_other_types(party) for count, party in zip(of_labels["unlabelled"], parties, strict=True)
+    ]
     shared, nodes = _ids(parties, held)
     columns = {
         "items": items,
@@ -136,6 +139,12 @@ def describe(
     structural = 0 if parties[0].structural is None else parties[0].structural.numel()
     sizes = {"features": parties[0].features, "structural": structural}
     return CutDescription(parties[0].level, kind, described, nodes, edges, cross, emd, note, labels, **sizes)
+
+
+def _of_other_types(party: Party) -> int:
+    """Count the nodes whose type has no labels."""
+    labelled = party.labelled_type if party.level == "node" else None
+    return 0 if labelled is None else int((~labelled).sum())
 
 
 def _of_classes(y: Tensor, items: Sequence[int], classes: int | None) -> _Labels:

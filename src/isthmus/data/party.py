@@ -315,7 +315,7 @@ class Party:
         if self.edge_width:
             graph.edge_attr = _zeros(self.edges, self.edge_width)
         if self.schema is not None:
-            graph.node_type = _zeros(self.nodes, dtype=torch.long)
+            graph.node_type = self.graph.node_type
             graph.edge_type = _zeros(self.edges, dtype=torch.long)
         if self.level == "graph":
             graph.num_graphs = self.items

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isthmus.data.folder.columns import Column
+from isthmus.data.folder.relations import DatabaseSettings
 from isthmus.errors import IsthmusError
 from isthmus.federation.bounds import Introduced
 
@@ -70,6 +71,7 @@ def _settings(text: str, where: str) -> dict[str, Any]:
         "hashed": lambda value: isinstance(value, bool),
         "smiles.features": lambda value: value is None or isinstance(value, str | list | dict),
         "columns": lambda value: isinstance(value, dict),
+        "tables": lambda value: value is None or isinstance(value, dict),
     }
     if differ := sorted(settings.keys() ^ forms.keys()):
         raise IsthmusError(f"{where} other settings than this version knows: '{differ[0][:40]}'")
@@ -78,6 +80,7 @@ def _settings(text: str, where: str) -> dict[str, Any]:
             raise IsthmusError(f"{where} a setting '{name}' that is no such setting")
     try:
         read_columns(settings)
+        read_database(settings)
     except IsthmusError as error:
         raise IsthmusError(f"{where} {error}") from error
     except Exception as error:  # a table from outside may break a reader in any way
@@ -95,6 +98,11 @@ def read_columns(settings: Mapping[str, Any]) -> dict[str, Column]:
         column: Column.named(str(kind)).read(options, f"columns.{column}")
         for column, (kind, options) in settings["columns"].items()
     }
+
+
+def read_database(settings: Mapping[str, Any]) -> DatabaseSettings | None:
+    """Return what several tables are, of agreed settings; None if parties hold one graph or many."""
+    return None if settings["tables"] is None else DatabaseSettings.read(settings["tables"], "tables")
 
 
 def compare_introductions(found: Mapping[str, Introduction]) -> dict[str, Any]:

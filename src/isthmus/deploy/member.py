@@ -133,7 +133,7 @@ class Member(PartySide):
         method, seed = self._run_of(study, str(plan["method"]), plan["seed"])
         if self.record is not None:
             self.record.epsilon = method.most_spent()
-        totals = totals_from_payload(wire.decode(plan["totals"]), len(self.contents.settings.columns))
+        totals = totals_from_payload(wire.decode(plan["totals"]), len(self.contents.settings.feature_columns()))
         task = Agreement.of_party(self.contents, str(plan["kind"]), totals).task(
             study.named_task(), study.task_options()
         )

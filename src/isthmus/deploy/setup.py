@@ -19,13 +19,14 @@ from torch import Tensor
 from isthmus.data.folder.columns import Column, Totals
 from isthmus.data.folder.encoding import Encoding, first_totals, second_totals
 from isthmus.data.folder.reading import Contents
-from isthmus.data.schema import Inputs
+from isthmus.data.schema import Inputs, Schema
 from isthmus.deploy.introductions import (
     KINDS,
     check_shares,
     compare_introductions,
     compare_widths,
     read_columns,
+    read_database,
     read_introduction,
 )
 from isthmus.errors import IsthmusError
@@ -95,7 +96,8 @@ class Agreement:
     @property
     def inputs(self) -> Inputs:
         """What a model may read of the parties' data."""
-        return Inputs(self.features)
+        schema = self.schema()
+        return Inputs(self.features, 0 if schema is None else schema.edge_width, schema)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -107,6 +109,13 @@ class Agreement:
         columns = read_columns(self.agreed)
         known = Encoding(columns, dict(zip(columns, self.totals, strict=True))).to_dict()
         return {**known, "molecules": self.agreed["smiles.features"]}
+
+    def schema(self) -> Schema | None:
+        """The types of nodes and edges, if parties hold several tables."""
+        database, columns = read_database(self.agreed), read_columns(self.agreed)
+        if database is None:
+            return None
+        return Encoding(columns, dict(zip(columns, self.totals, strict=True))).schema(database)
 
     def _task_of_labels(self) -> Task:
         count = len(self.agreed["labels"] or self.agreed["tasks"] or ()) or int(self.agreed["classes"] or 0)
@@ -239,7 +248,10 @@ class SetUpHandler:
 
     def _encode(self, request: wire.Payload) -> dict[str, Any]:
         totals = totals_from_payload(request.get("known", {}), len(self.columns))
-        return {"features": build_encoding(self.contents, totals).encode(self.contents, self.key)[0].size(1)}
+        encoding = build_encoding(self.contents, totals)
+        if self.contents.database is not None:
+            return {"features": encoding.schema(self.contents.settings).width}
+        return {"features": encoding.encode(self.contents, self.key)[0].size(1)}
 
 
 def build_encoding(contents: Contents, totals: Sequence[Totals]) -> Encoding:
@@ -262,8 +274,8 @@ def introduced_of(contents: Contents) -> Introduced:
     """How much a party introduces: its items, and their labels."""
     y = contents.y
     labels = int((~y.isnan() if y.is_floating_point() else y >= 0).sum())
-    nodes = contents.items if contents.batch is None else len(contents.batch)
-    return Introduced(contents.items, labels, nodes)
+    items = contents.items if contents.database is None else contents.nodes  # rows without labels count as nodes do
+    return Introduced(items, labels, contents.nodes)
 
 
 def _label_kind(y: Tensor) -> str:

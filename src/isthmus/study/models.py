@@ -179,12 +179,10 @@ class TrainedModel:
 
     def _table(self, data: NewData, key: Path | str | None, columns: Callable[[Party], dict[str, Any]]) -> pa.Table:
         found = self._read(data, key)
-        tables = []
-        for each in found:
-            ids = each.ids
-            if self.task.level == "node" and (rows := each.party.labelled_type) is not None:
-                ids = ids.filter(pa.array(rows.numpy()))
-            tables.append(pa.table({"party": [each.party.name] * len(ids), "id": ids, **columns(each.party)}))
+        tables = [
+            pa.table({"party": [each.party.name] * len(each.ids), "id": each.ids, **columns(each.party)})
+            for each in found
+        ]
         return pa.concat_tables(tables)
 
     def _read(self, data: NewData, key: Path | str | None) -> list[NewParty]:

@@ -59,7 +59,7 @@ def new_parties(
                 f"data is {what}: give the path of a party folder or of a folder of them, the name of a data set, "
                 "a Party object, or a list of them"
             )
-        return [NewParty(party, _own_ids(party)) for party in parties]
+        return [NewParty(party, _own_ids(party, level)) for party in parties]
     contents, _ = read_folders(Path(data).expanduser(), None if key is None else read_key(path_of(key, "key")))
     if encoding is None:
         raise IsthmusError(
@@ -68,7 +68,7 @@ def new_parties(
         )
     for each in contents:
         check_level(each.settings.name, each.settings.level, level)
-    return [_encoded(each, encoding, key) for each in contents]
+    return [_encoded(each, encoding, key, level) for each in contents]
 
 
 def check_level(party: str, held: Level, level: Level) -> None:
@@ -78,7 +78,7 @@ def check_level(party: str, held: Level, level: Level) -> None:
         raise IsthmusError(f"party '{party}' holds {held}s, the model is for {wanted}s: give other data")
 
 
-def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | None) -> NewParty:
+def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | None, level: Level) -> NewParty:
     shared_key = None if key is None else read_key(path_of(key, "key"))
     found = contents.settings.smiles and contents.settings.smiles.features
     if found != encoding["molecules"]:
@@ -90,10 +90,14 @@ def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | 
     known.check_fit(contents, shared_key)
     party = build_party(contents, known, seed=0, train=0.0, val=0.0, key=shared_key)
     notes = summarize_notes({party.name: known.notes(contents, shared_key)})
-    return NewParty(party, contents.item_names, notes)
+    names = contents.item_names if contents.database is None or level == "node" else _own_ids(party, level)
+    return NewParty(party, names, notes)
 
 
-def _own_ids(party: Party) -> Any:
+def _own_ids(party: Party, level: Level) -> Any:
+    """Return the ids of the items of a model for this level: of a typed graph, of the nodes that have labels."""
+    labelled = party.labelled_type if level == "node" else None
     if party.ids is not None:
-        return pa.array(party.ids.numpy())
-    return pa.array(range(party.nodes if party.level == "pair" else party.items), pa.int64())
+        return pa.array((party.ids if labelled is None else party.ids[labelled]).numpy())
+    items = party.nodes if party.level == "pair" else party.items
+    return pa.array(range(items if labelled is None else int(labelled.sum())), pa.int64())

@@ -38,7 +38,7 @@ def encoded(kind: Column, key=None, **columns):
 
 
 def test_registered_kinds():
-    assert list(Column.known()) == ["bag", "category", "number", "vector"]
+    assert list(Column.known()) == ["bag", "category", "date", "number", "vector"]
 
 
 # ---- numbers

@@ -73,7 +73,7 @@ def test_settings_are_read(tmp_path):
         ),
         ({"nme": "x"}, "unknown option 'nme': did you mean 'name'?"),
         ({"columns": {"x": {"kind": "numbr"}}}, "columns.x: unknown kind of column 'numbr': did you mean 'number'?"),
-        ({"columns": {"age": {}}}, "columns.age: set 'kind' to one of bag, category, number, vector"),
+        ({"columns": {"age": {}}}, "columns.age: set 'kind' to one of bag, category, date, number, vector"),
         ({"columns": {"age": {"kind": "bag"}}}, "columns.age: option 'width' is required"),
         ({"columns": {"id": {"kind": "number"}}}, "columns.id: 'id' has another meaning: rename it"),
         (
@@ -130,7 +130,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
         "columns.age: option 'scale' is 'log': give 'standard' or 'none'",
         "columns.age: option 'missing' is 0: give 'error' or 'mean'",
         "columns.id: 'id' has another meaning: rename it",
-        "columns.x: unknown kind of column 'y': known: bag, category, number, vector",
+        "columns.x: unknown kind of column 'y': known: bag, category, date, number, vector",
     ]
 
 

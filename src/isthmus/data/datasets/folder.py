@@ -9,7 +9,7 @@ from typing import ClassVar
 from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
 from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, second_totals
 from isthmus.data.folder.loading import accept, build_party, find_folders, note_on_splits
-from isthmus.data.folder.reading import check_folder, outline
+from isthmus.data.folder.reading import Contents, check_folder, outline
 from isthmus.data.ids import read_key
 from isthmus.data.pool import Pool, Share
 from isthmus.errors import IsthmusError
@@ -61,11 +61,21 @@ class PartyFolders(PartyData):
         seconds = yield first
         second = {name: add_totals([own[name] for own in seconds]) for name in columns}
         parties = yield second
-        note = " ".join(filter(None, (note, note_on_splits(parties))))
+        note = " ".join(filter(None, (_rows(contents), note, note_on_splits(parties))))
         labels = tuple(settings.labels or settings.tasks or ())
         known = Encoding(columns, {name: {**first[name], **second[name]} for name in columns}).to_dict()
         encoding = {**known, "molecules": settings.smiles and settings.smiles.features}
         return Pool(None, settings.outputs, parties=tuple(parties), note=note, labels=labels, encoding=encoding)
+
+
+def _rows(contents: Sequence[Contents]) -> str:
+    """Say how many rows the parties' tables have together, if they have several; nothing otherwise."""
+    databases = [each.database for each in contents if each.database is not None]
+    if not databases:
+        return ""
+    counts = {name: sum(each.ids[name].numel() for each in databases) for name in databases[0].ids}
+    rows = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    return f"Nodes are rows of tables ({rows}); labels are of {databases[0].items}."
 
 
 def _bytes(folder: Path) -> int:

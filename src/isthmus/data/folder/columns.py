@@ -35,6 +35,7 @@ from isthmus.data.folder.arrow import (
     to_texts,
     wrong_type,
 )
+from isthmus.data.folder.dates import DAY, READABLE, UNKNOWN, is_date, read_dates
 from isthmus.data.folder.problems import Mask, Problem, at_rows
 from isthmus.data.folder.table import Table
 from isthmus.data.ids import hash_ids
@@ -96,6 +97,10 @@ class Column(Registered):
         """Say what is wrong with totals of parties that hold so many items together."""
         return ""
 
+    def features_of(self, totals: Totals) -> int:
+        """Return the number of features that the column becomes, given the totals of all parties."""
+        return 1
+
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
         """Return the features, `[nodes, width]`, dense or sparse CSR."""
         raise NotImplementedError
@@ -129,13 +134,13 @@ class Number(Column):
     def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
         if not self.has_totals("first"):
             return {}
-        numbers = _finite(table.column(column))
+        numbers = _finite(self._numbers(table.column(column)))
         return {"count": torch.tensor(numbers.size), "sum": torch.tensor(numbers.sum())}
 
     def second_totals(self, column: str, table: pa.Table, first: Totals) -> Totals:
         if not self.has_totals("second"):
             return {}
-        difference = _finite(table.column(column)) - _mean(first)
+        difference = _finite(self._numbers(table.column(column))) - _mean(first)
         return {"squares": torch.tensor((difference**2).sum())}
 
     def totals_problem(self, step: Literal["first", "second"], totals: Any, items: int) -> str:
@@ -154,13 +159,60 @@ class Number(Column):
         return "" if abs(total) <= count * LARGEST + 1e-6 else f"{count} numbers cannot add up to {total:.3g}"
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
-        numbers = to_floats(table.column(column))
+        numbers = self._numbers(table.column(column))
         if self.missing == "mean":
             numbers = np.where(np.isnan(numbers), _mean(totals), numbers)
         if self.scale == "standard":
             deviation = _deviation(totals)
             numbers = (numbers - _mean(totals)) / deviation if deviation else np.zeros_like(numbers)
         return torch.from_numpy(numbers.copy()).to(torch.get_default_dtype()).unsqueeze(1)
+
+    def _numbers(self, values: Any) -> Floats:
+        """Return the column as numbers, NaN where a value is missing."""
+        return to_floats(values)
+
+
+class Date(Number):
+    """A date: the day as a number that is scaled, or where in the week and in the day it lies."""
+
+    name: ClassVar[str] = "date"
+
+    features: Literal["day", "cycle"] = "day"
+    """`day`: days since 1970, scaled as a number is. `cycle`: sine and cosine of the time in the week and in the day,
+    four features that later dates have too."""
+
+    def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
+        values = blank_to_null(table.column(column))
+        if not is_date(values.type):
+            yield wrong_type(file, column, values.type, "dates")
+            return
+        moments, wrong = read_dates(values)
+        if wrong.any():
+            first = values[int(np.flatnonzero(wrong)[0])].as_py()
+            yield from at_rows(file, f"column '{column}' has a date that cannot be read, '{first}': {READABLE}", wrong)
+        severe = self.missing == "error"
+        then = "all its features are 0" if self.features == "cycle" else "the mean over all parties is used"
+        then = 'fill it in, or declare missing = "mean"' if severe else then
+        absent = (moments == UNKNOWN) & ~wrong
+        yield from at_rows(file, f"column '{column}' has no value: {then}", absent, severe=severe)
+
+    def has_totals(self, step: Literal["first", "second"]) -> bool:
+        return self.features == "day" and super().has_totals(step)
+
+    def features_of(self, totals: Totals) -> int:
+        return 1 if self.features == "day" else 4
+
+    def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
+        if self.features == "day":
+            return super().encode(column, table, totals, key)
+        days = self._numbers(table.column(column))
+        turns = 2 * np.pi * np.stack([days / 7, days], axis=1)
+        x = np.nan_to_num(np.concatenate([np.sin(turns), np.cos(turns)], axis=1))
+        return torch.from_numpy(x).to(torch.get_default_dtype())
+
+    def _numbers(self, values: Any) -> Floats:
+        moments, _ = read_dates(values)
+        return np.where(moments == UNKNOWN, np.nan, moments / DAY)
 
 
 class Category(Column):
@@ -209,8 +261,10 @@ class Category(Column):
         return {"ids": ids, "counts": torch.tensor(counts.field("counts").to_pylist(), dtype=torch.long)}
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
-        width = totals["ids"].numel() if self.values is None else len(self.values)
-        return _one_hot(self._positions(to_texts(table.column(column)), totals, key), width)
+        return _one_hot(self._positions(to_texts(table.column(column)), totals, key), self.features_of(totals))
+
+    def features_of(self, totals: Totals) -> int:
+        return totals["ids"].numel() if self.values is None else len(self.values)
 
     def unknown(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Mask:
         """Return a mask of the rows whose value no party had in training."""
@@ -252,6 +306,9 @@ class Vector(Column):
         yield from at_rows(
             file, f"column '{column}' has NaN, infinite (in 32 bits) or missing numbers: correct them", wrong
         )
+
+    def features_of(self, totals: Totals) -> int:
+        return self.width
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
         values = to_array(table.column(column))
@@ -296,6 +353,9 @@ class Bag(Column):
             what = f"column '{column}.value' has NaN, infinite (in 32 bits) or missing numbers: correct them"
             yield from at_rows(file, what, wrong)
 
+    def features_of(self, totals: Totals) -> int:
+        return self.width
+
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
         at, value = (to_array(table.column(each)) for each in self.file_columns(column))
         lengths = list_lengths(at)
@@ -320,8 +380,7 @@ def looks_like_names(values: Any) -> bool:
     return different > MIN_NAMES and different * 2 > len(values) - values.null_count
 
 
-def _finite(values: Any) -> Floats:
-    numbers = to_floats(values)
+def _finite(numbers: Floats) -> Floats:
     return numbers[np.isfinite(numbers)]
 
 

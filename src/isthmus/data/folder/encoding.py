@@ -11,14 +11,18 @@ import pyarrow as pa
 import torch
 from scipy.sparse import hstack
 from torch import Tensor
+from torch_geometric.data import HeteroData
 
 from isthmus.data import matrices, rows
 from isthmus.data.cache import digest
 from isthmus.data.folder.columns import Category, Column, Totals
+from isthmus.data.folder.database import Database
 from isthmus.data.folder.problems import Problem, at_rows
 from isthmus.data.folder.reading import Contents, hash_files
+from isthmus.data.folder.relations import DatabaseSettings, relations, table_columns
 from isthmus.data.folder.table import NODES, Table
 from isthmus.data.mapped import Arrays, Series, cached
+from isthmus.data.schema import Schema
 from isthmus.data.smiles import structural_columns
 from isthmus.errors import IsthmusError
 
@@ -78,10 +82,13 @@ class Encoding:
         """Return notes on values of a new party that occurred at no party in training."""
         notes: list[Problem] = []
         for name, column in self.columns.items():
-            if isinstance(column, Category) and contents.features is not None:
-                for _, table in column.blocks(name, contents.features):
-                    what = f"column '{name}' has a value that did not occur in training: all its features are 0"
-                    notes += at_rows(NODES, what, column.unknown(name, table, self.totals[name], key), severe=False)
+            if isinstance(column, Category) and contents.x is None:
+                table, own = contents.locate(name)
+                for _, block in column.blocks(own, table):
+                    what = f"column '{own}' has a value that did not occur in training: all its features are 0"
+                    unknown = column.unknown(own, block, self.totals[name], key)
+                    file = NODES if contents.database is None else f"{name.partition('.')[0]}.parquet"
+                    notes += at_rows(file, what, unknown, severe=False)
         return notes
 
     def encode(self, contents: Contents, key: bytes | None = None) -> tuple[Tensor, Tensor]:
@@ -150,30 +157,89 @@ class Encoding:
     def _encode(self, table: pa.Table, key: bytes | None) -> tuple[Tensor, list[int]]:
         """Return the features of these rows, and the widths of the columns."""
         parts = [column.encode(name, table, self.totals[name], key) for name, column in self.columns.items()]
-        widths = [part.size(1) for part in parts]
-        if len(parts) == 1:
-            return parts[0], widths
-        if not any(rows.is_sparse(part) for part in parts):
-            return torch.cat(parts, dim=1), widths
-        blocks = [matrices.from_tensor(part if rows.is_sparse(part) else rows.to_csr(part)) for part in parts]
-        return matrices.to_tensor(hstack(blocks, format="csr")), widths
+        return _side_by_side(parts), [part.size(1) for part in parts]
+
+    def schema(self, settings: DatabaseSettings) -> Schema:
+        """Return the types of nodes and edges that several tables become, each with its number of features."""
+        widths = {name: self._width(name) for name in settings.tables}
+        nodes = [(name, widths[name]) for name, table in settings.tables.items() if table.as_ == "nodes"]
+        days = {"before": 1, "refers": 0, "referred": 0}
+        edges = [(each.type, days.get(each.how, widths.get(each.table, 0))) for each in relations(settings)]
+        return Schema(tuple(sorted(nodes)), tuple(edges), settings.items_table)
+
+    def encode_database(self, database: Database, key: bytes | None = None) -> tuple[HeteroData, Tensor]:
+        """Return the typed graph of several tables, and the positions of flat features that follow from its edges.
+
+        Edges from earlier to later rows have the logarithm of the days between as their feature.
+        """
+        graph = HeteroData()
+        for name, ids in database.ids.items():
+            graph[name].num_nodes = ids.numel()
+            if self._width(name):
+                graph[name].x = self._encode_table(name, database.tables[name], key)
+        features: dict[str, Tensor] = {}
+        for kind, each in database.edges.items():
+            graph[kind].edge_index = each.index
+            if each.days is not None:
+                graph[kind].edge_attr = each.days.log1p().to(torch.get_default_dtype()).unsqueeze(1)
+            elif each.rows is not None:
+                if each.table not in features:
+                    features[each.table] = self._encode_table(each.table, database.tables[each.table], key)
+                graph[kind].edge_attr = features[each.table][each.rows]
+        masks = [
+            mask
+            for name in database.ids
+            for mask in [torch.zeros(1, dtype=torch.bool), *self._structural_masks(name)]  # the column of ones first
+        ]
+        return graph, torch.cat(masks).nonzero().squeeze(1)
+
+    def _encode_table(self, name: str, table: Table, key: bytes | None) -> Tensor:
+        """Return the features of a table's rows."""
+        blocks = []
+        for column, kind in table_columns(self.columns, name).items():
+            totals = self.totals[f"{name}.{column}"]
+            parts = [rows.to_dense(kind.encode(column, block, totals, key)) for _, block in kind.blocks(column, table)]
+            blocks.append(torch.cat(parts))
+        return torch.cat(blocks, dim=1) if blocks else torch.zeros(table.num_rows, 0)
+
+    def _width(self, name: str) -> int:
+        return sum(self._widths(name).values())
+
+    def _widths(self, name: str) -> dict[str, int]:
+        """Return the number of features of each column of a table."""
+        columns = table_columns(self.columns, name)
+        return {each: kind.features_of(self.totals[f"{name}.{each}"]) for each, kind in columns.items()}
+
+    def _structural_masks(self, name: str) -> list[Tensor]:
+        columns = table_columns(self.columns, name)
+        return [_structural(each, columns[each], width) for each, width in self._widths(name).items()]
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Return features of the same rows as one matrix, sparse if any of them is."""
+    if len(parts) == 1:
+        return parts[0]
+    if not any(rows.is_sparse(part) for part in parts):
+        return torch.cat(list(parts), dim=1)
+    blocks = [matrices.from_tensor(part if rows.is_sparse(part) else rows.to_csr(part)) for part in parts]
+    return matrices.to_tensor(hstack(blocks, format="csr"))
 
 
 def first_totals(name: str, column: Column, contents: Contents, key: bytes | None) -> Totals:
     """Return what a party adds to the first totals of a column."""
-    return _over_blocks(name, column, contents, lambda table: column.first_totals(name, table, key))
+    return _over_blocks(name, column, contents, lambda own, table: column.first_totals(own, table, key))
 
 
 def second_totals(name: str, column: Column, contents: Contents, first: Totals) -> Totals:
     """Return what a party adds to the second totals of a column, given the first totals of all parties."""
-    return _over_blocks(name, column, contents, lambda table: column.second_totals(name, table, first))
+    return _over_blocks(name, column, contents, lambda own, table: column.second_totals(own, table, first))
 
 
-def _over_blocks(name: str, column: Column, contents: Contents, count: Callable[[pa.Table], Totals]) -> Totals:
-    assert contents.features is not None
+def _over_blocks(name: str, column: Column, contents: Contents, count: Callable[[str, pa.Table], Totals]) -> Totals:
     if not (column.has_keyed_totals or column.has_totals("first") or column.has_totals("second")):
         return {}  # without reading the file
-    totals = [count(table) for _, table in column.blocks(name, contents.features)]
+    table, own = contents.locate(name)
+    totals = [count(own, block) for _, block in column.blocks(own, table)]
     return totals[0] if len(totals) == 1 else add_totals(totals)
 
 

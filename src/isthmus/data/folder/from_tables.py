@@ -29,10 +29,10 @@ from isthmus.data.folder.arrow import (
 )
 from isthmus.data.folder.bags import AT, VALUE, bag_columns, column_parts, is_ragged, make_bags, width_of
 from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
+from isthmus.data.folder.labels import BOOLEANS
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
-from isthmus.data.folder.reading import BOOLEANS
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_settings
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
 from isthmus.data.folder.writing import MOLECULES, atomic_folder, write_table
@@ -421,7 +421,7 @@ def _shared_settings(
     """Return the settings that the tables of all parties show, labels and columns, and notes on texts in them."""
     file, path = next((file, path) for file, path in _paths(source).items() if path is not None)
     items = _together(tables, file, source)
-    settings = _labels(items, source)
+    settings = label_settings(items, source)
     notes = _notes_on_texts(path, source.columns.get("label", "label"), items, "label") if "labels" in settings else []
     if source.smiles is not None:
         return settings | {"smiles": {}}, notes
@@ -489,7 +489,7 @@ def _content(settings: PartyFile) -> str:
     return "molecules" if settings.smiles else {"node": "one graph", "graph": "a collection of graphs"}[settings.level]
 
 
-def _labels(table: Any, source: SourceTables) -> dict[str, Any]:
+def label_settings(table: Any, source: SourceTables) -> dict[str, Any]:
     """Return the settings of labels that the table shows."""
     if source.tasks:
         return {"tasks": list(source.tasks)}

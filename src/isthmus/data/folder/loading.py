@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from isthmus.data.folder.database import Database
 from isthmus.data.folder.encoding import Encoding
 from isthmus.data.folder.problems import Problem, at_rows, summarize_notes
 from isthmus.data.folder.reading import Contents, check_folder
-from isthmus.data.folder.settings import FILE
+from isthmus.data.folder.settings import FILE, differences
 from isthmus.data.folder.shared_nodes import problems_of_shared_nodes
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.ids import uniform
@@ -92,6 +93,8 @@ def build_party(
     Arguments:
         train, val: shares of the labelled items, where the files have no split; the rest is for testing.
     """
+    if contents.database is not None:
+        return _build_typed(contents, contents.database, encoding, _splits(contents, seed, train, val), key)
     x, structural = encoding.encode(contents, key)
     splits = _splits(contents, seed, train, val)
     graph = Data(x=x, edge_index=contents.edge_index, edge_weight=contents.edge_weight, y=contents.y)
@@ -102,6 +105,18 @@ def build_party(
         ids = contents.item_ids
     more: dict[str, Any] = {"ids": ids, "border": border, "structural": structural, **splits}
     return Party(name, graph, level, **more)
+
+
+def _build_typed(
+    contents: Contents, database: Database, encoding: Encoding, splits: dict[str, Tensor], key: bytes | None
+) -> Party:
+    """Return a party of several tables: each a type of nodes, or of edges."""
+    graph, structural = encoding.encode_database(database, key)
+    graph[database.items].y = contents.y
+    for split, mask in splits.items():
+        graph[database.items][f"{split}_mask"] = mask
+    schema = encoding.schema(contents.settings)
+    return Party.of_graph(contents.settings.name, graph, ids=contents.ids, structural=structural, schema=schema)
 
 
 def note_on_splits(parties: Sequence[Party]) -> str:
@@ -152,7 +167,12 @@ def _differing_settings(contents: Contents, first: Contents) -> list[Problem]:
     """Return settings that must be equal at all parties but differ from the first party's."""
     other = first.settings.name
     differ = [key for key, value in contents.settings.common.items() if value != first.settings.common[key]]
-    found = [Problem(FILE, f"'{key}' differs from that of party '{other}': make them equal") for key in differ]
+    if contents.database is not None and first.database is not None:
+        found = [Problem(FILE, each) for each in differences(contents.settings, first.settings, other)]
+        differ = [key for key in differ if key not in ("columns", "tables")]
+    else:
+        found = []
+    found += [Problem(FILE, f"'{key}' differs from that of party '{other}': make them equal") for key in differ]
     if contents.ids is not None and contents.hashed != first.hashed:
         types = ("whole numbers", "texts")
         what = f"column 'id' holds {types[contents.hashed]}, that of party '{other}' {types[first.hashed]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,34 +16,27 @@ from torch import Tensor
 from isthmus import store
 from isthmus.data.cache import digest
 from isthmus.data.folder.arrow import (
-    blank_to_null,
-    exceeds_float32,
-    is_numeric,
     is_present,
     is_text,
     positions_in,
-    to_array,
-    to_floats,
     to_texts,
-    wrong_type,
 )
 from isthmus.data.folder.checker import Checker, Positions, has_column, repeated, same_type
-from isthmus.data.folder.columns import count_distinct
+from isthmus.data.folder.columns import Column, count_distinct
+from isthmus.data.folder.database import Database, DatabaseReader
 from isthmus.data.folder.edges import COLUMNS, EdgeChecker, Edges
-from isthmus.data.folder.problems import Problem, at_rows, join_names
+from isthmus.data.folder.labels import ItemChecker
+from isthmus.data.folder.problems import Problem, at_rows
+from isthmus.data.folder.relations import table_columns
 from isthmus.data.folder.settings import FILE, PartyFile, read_settings
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, Table, Unreadable
 from isthmus.data.ids import hash_ids
 from isthmus.data.mapped import Arrays, cached
-from isthmus.data.party import SPLITS, Border
+from isthmus.data.party import Border
 from isthmus.errors import IsthmusError
 
 FIRST_ROWS = 256
 """How many rows of each party are compared to notice ids that are row numbers."""
-BOOLEANS = {"false": 0.0, "true": 1.0}
-"""Names of classes that are numbers in a column of booleans."""
-UNLISTED = -2
-"""The class of a label that is not declared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +56,8 @@ class Contents:
         item_names: the ids of the items as the files have them, an Arrow array.
         first_rows: the numbers of the lowest ids, ascending, and a hash of each one's features, `[2, rows]`, by which
             row numbers are noticed; only if the ids are running numbers and `party.toml` does not say what they mean.
+        database: the content of a party with several tables. Items are then the rows with labels, and `ids` those of
+            all rows that are nodes.
     """
 
     settings: PartyFile
@@ -81,6 +76,20 @@ class Contents:
     files: str = ""
     item_names: Any = None
     first_rows: Tensor | None = None
+    database: Database | None = None
+
+    @property
+    def nodes(self) -> int:
+        if self.database is not None:
+            return self.database.nodes
+        return self.items if self.batch is None else len(self.batch)
+
+    def locate(self, name: str) -> tuple[Table, str]:
+        """Return the table that holds a feature column, and the column's name in it."""
+        if self.database is not None:
+            return self.database.locate(name)
+        assert self.features is not None
+        return self.features, name
 
     @property
     def items(self) -> int:
@@ -93,7 +102,12 @@ class Contents:
 
     def summary(self) -> str:
         """Describe in one line what the party holds."""
-        counts = [f"{self.items:,} {self.settings.level}s", f"{self.edge_index.size(1):,} edges"]
+        edges = self.edge_index.size(1)
+        counts = [f"{self.items:,} {self.settings.level}s"]
+        if self.database is not None:
+            edges = sum(each.index.size(1) for each in self.database.edges.values())
+            counts = [f"{ids.numel():,} {name}" for name, ids in self.database.ids.items()]
+        counts += [f"{edges:,} edges"]
         counts += [] if self.border is None else [f"{len(self.border):,} across its border"]
         counts += [f"{int(self.labelled.sum()):,} labelled"]
         counts += [f"{int(mask.sum()):,} in {split}" for split, mask in (self.splits or {}).items()]
@@ -112,6 +126,7 @@ def outline(contents: Contents | None) -> Contents | None:
         edge_weight=None,
         batch=None,
         item_names=None,
+        database=contents.database and contents.database.outline(),
     )
 
 
@@ -125,7 +140,8 @@ def check_folder(folder: Path, key: bytes | None = None) -> tuple[Contents | Non
     if settings is None:
         return None, problems
     reader = _Reader(folder, settings, key, [])
-    read = reader.molecules if settings.smiles else {"node": reader.graph, "graph": reader.graphs}[settings.level]
+    read = {"node": reader.graph, "graph": reader.graphs}[settings.level]
+    read = reader.molecules if settings.smiles else reader.database if settings.tables else read
     try:
         contents = read()
     except MemoryError:
@@ -144,19 +160,21 @@ def hash_files(folder: Path, key: bytes | None) -> str:
     return digest(files, store.read(folder / FILE), key or b"", str(torch.get_default_dtype()))
 
 
-class _Reader(Checker):
+class _Reader(ItemChecker):
     """Reads one folder and collects its problems. A part that cannot be read is None, and later checks skip it."""
+
+    files = ""
 
     def graph(self) -> Contents | None:
         blocks = [(name, kind) for name, kind in self.settings.feature_columns().items() if kind.in_blocks]
         streamed = [name for column, kind in blocks for name in kind.file_columns(column)]
-        nodes = self._table(NODES, ["id", *self._features], ["label", "split"], streamed)
-        edge_table = self._table(EDGES, ["source", "target"], ["weight", "owner"], COLUMNS)
+        nodes = self.table(NODES, ["id", *self._features], ["label", "split"], streamed)
+        edge_table = self.table(EDGES, ["source", "target"], ["weight", "owner"], COLUMNS)
         if any(table is not None and table.streamed for table in (nodes, edge_table)):
             self.files = hash_files(self.folder, self.key)
         ids = self.ids(NODES, nodes, "id", unique=True)
         self._check_features(nodes)
-        y, splits = self._labels(NODES, nodes)
+        y, splits = self.labels(NODES, nodes)
         edges = self._edges(edge_table, ids)
         if not self.sound or ids is None or y is None or edges is None:
             return None
@@ -165,16 +183,39 @@ class _Reader(Checker):
             self.settings, nodes, y, numbers, edges.index, edges.weight, splits,
             ids=None if self.settings.ids == "own" else numbers, hashed=self.hashes(ids),
             border=edges.border, border_rows=edges.border_rows, files=self.files, item_names=ids,
-            first_rows=None if "ids" in self.settings.model_fields_set else self._first_rows(ids, numbers, nodes),
+            first_rows=None if "ids" in self.settings.model_fields_set
+            else self._first_rows(ids, numbers, nodes, self.settings.feature_columns()),
         )  # fmt: skip
 
-    def _first_rows(self, ids: Any, numbers: Tensor, nodes: Table | None) -> Tensor | None:
+    def database(self) -> Contents | None:
+        reader = DatabaseReader(self.folder, self.settings, self.key, self.problems)
+        read = reader.read()
+        if read is None:
+            return None
+        database, y, splits = read
+        none = torch.empty(2, 0, dtype=torch.long)
+        ids = torch.cat(list(database.ids.values()))
+        return Contents(
+            self.settings, None, y, database.ids[database.items], none, None, splits,
+            ids=None if self.settings.ids == "own" else ids, hashed=True, item_names=database.names,
+            first_rows=None if "ids" in self.settings.model_fields_set else self._first_rows_of(database),
+            database=database,
+        )  # fmt: skip
+
+    def _first_rows_of(self, database: Database) -> Tensor | None:
+        """Return `Contents.first_rows` of the table with labels, if its keys mean something to other parties."""
+        table = self.settings.tables[database.items]
+        if table.key is None or table.ids == "own":
+            return None
+        kinds = table_columns(self.settings.feature_columns(), database.items)
+        return self._first_rows(database.names, database.ids[database.items], database.tables[database.items], kinds)
+
+    def _first_rows(self, ids: Any, numbers: Tensor, nodes: Table | None, kinds: Mapping[str, Column]) -> Tensor | None:
         """Return `Contents.first_rows`; features that follow from the edges are left out."""
         running = running_numbers(ids)
         if running is None or nodes is None:
             return None
         rows = np.sort(np.argsort(running, kind="stable")[:FIRST_ROWS])
-        kinds = self.settings.feature_columns()
         names = [name for column, kind in kinds.items() if not kind.structural for name in kind.file_columns(column)]
         found: list[dict[str, Any]] = []
         for start, block in nodes.blocks(names) if names else ():
@@ -187,13 +228,13 @@ class _Reader(Checker):
         return torch.stack([numbers[torch.from_numpy(rows)], hash_ids(texts, None)])[:, order]
 
     def graphs(self) -> Contents | None:
-        graphs = self._table(GRAPHS, ["id"], ["label", "split"])
-        nodes = self._table(NODES, ["graph", "id", *self._features], [])
-        edge_table = self._table(EDGES, ["source", "target"], ["weight"])
+        graphs = self.table(GRAPHS, ["id"], ["label", "split"])
+        nodes = self.table(NODES, ["graph", "id", *self._features], [])
+        edge_table = self.table(EDGES, ["source", "target"], ["weight"])
         graph_ids = self.ids(GRAPHS, graphs, "id", unique=True)
         ids = self.ids(NODES, nodes, "id", unique=True)
         self._check_features(nodes)
-        y, splits = self._labels(GRAPHS, graphs)
+        y, splits = self.labels(GRAPHS, graphs)
         graph = self._graph_positions(nodes, graph_ids)
         edges = self._edges(edge_table, ids, graph)
         if not self.sound or nodes is None or graph_ids is None or graph is None or y is None or edges is None:
@@ -211,11 +252,11 @@ class _Reader(Checker):
 
         assert self.settings.smiles is not None
         file, column = self.settings.smiles.file, self.settings.smiles.column
-        table = self._table(file, [column], ["id", "label", "split"])
+        table = self.table(file, [column], ["id", "label", "split"])
         smiles = self._smiles(file, table, column)
         has_ids = table is not None and "id" in table.column_names
         ids = self.ids(file, table, "id", unique=True) if has_ids else smiles
-        y, splits = self._labels(file, table)
+        y, splits = self.labels(file, table)
         if smiles is None:
             return None
         try:
@@ -242,43 +283,6 @@ class _Reader(Checker):
     def _features(self) -> list[str]:
         return [name for column, kind in self.settings.feature_columns().items() for name in kind.file_columns(column)]
 
-    files = ""
-
-    def _table(
-        self, file: str, needed: Sequence[str], known: Sequence[str], streamed: Sequence[str] = ()
-    ) -> Table | None:
-        """Return a file's table without repeated columns, or None if it cannot be read.
-
-        Arguments:
-            needed: columns that the file must have.
-            known: columns that it may have; a table with labels must also have those of the tasks.
-            streamed: columns that stay in the file if they are large.
-        """
-        try:
-            table = Table.open(self.folder / file, without=self.settings.ignore, streamed=streamed)
-        except Unreadable as error:
-            self._add_unreadable(file, error)
-            return None
-        names = table.column_names
-        twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-        self.add(*[Problem(file, f"column '{name}' occurs twice: remove one") for name in twice])
-        tasks = (self.settings.tasks or []) if "label" in known else []
-        hint = f"declare it in {FILE}, or 'ignore' it"
-        for name in needed:
-            if name not in names:
-                ignored = f": {FILE} lists it under 'ignore'" if name in self.settings.ignore else ""
-                self.add(Problem(file, f"column '{name}' is missing{ignored}"))
-        for name in tasks:
-            if name not in names:
-                self.add(Problem(file, f"column '{name}' is missing: {FILE} lists it under 'tasks'"))
-        for name in dict.fromkeys(names):
-            if name not in (*needed, *known, *tasks):
-                self.add(Problem(file, f"column '{name}' is not known: {hint}"))
-        return table if not twice else table.select([name for name in names if name not in twice])
-
-    def _add_unreadable(self, file: str, error: Unreadable) -> None:
-        self.add(Problem(file, str(error).replace(f"{self.folder / file}", "the file")))
-
     def _check_features(self, table: Table | None) -> None:
         if table is None:
             return
@@ -295,7 +299,7 @@ class _Reader(Checker):
             known = cached(f"checked-{self.files}", build, lambda _, notes: _from_notes(notes))
             self.add(*(found if known is None else known))
         except Unreadable as error:
-            self._add_unreadable(NODES, error)
+            self.add_unreadable(NODES, error)
 
     def _feature_problems(self, table: Table) -> list[Problem]:
         checker = Checker(self.folder, self.settings, self.key, [])
@@ -355,70 +359,6 @@ class _Reader(Checker):
         self.add(*at_rows(GRAPHS, f"this graph has no node in {NODES}", empty & ~repeated(graph_ids)))
         return graph
 
-    def _labels(self, file: str, table: Any | None) -> tuple[Tensor | None, dict[str, Tensor] | None]:
-        """Return labels and splits of the items; None if the labels are wrong, or if there is no column of splits."""
-        if table is None:
-            return None, None
-        y = self._tasks(file, table) if self.settings.tasks else self._classes(file, table)
-        splits = self._splits(file, table)
-        if splits is None:
-            return y, None
-        if y is not None:
-            unlabelled = (y == -1 if y.dim() == 1 else y.isnan().all(1)).numpy()
-            assigned = torch.stack(list(splits.values())).any(0).numpy()
-            what = "the row is in a split but has no label: add a label, or leave the split empty"
-            self.add(*at_rows(file, what, assigned & unlabelled))
-        for split, mask in splits.items():
-            if not bool(mask.any()):
-                self.add(Problem(file, f"no row is in the split '{split}'", severe=False))
-        return y, splits
-
-    def _classes(self, file: str, table: Any) -> Tensor | None:
-        """Return classes 0, 1, ..., with -1 for a missing label and `UNLISTED` for an undeclared one."""
-        if not has_column(table, "label"):
-            what = "there is no column 'label': only methods without labels can train on this"
-            self.add(Problem(file, what, severe=False))
-            return torch.full((table.num_rows,), -1)
-        values, names = blank_to_null(table.column("label")), self.settings.labels or []
-        if not (is_text(values.type) or is_numeric(values.type)):
-            self.add(wrong_type(file, "label", values.type, "numbers or texts"))
-            return None
-        if is_text(values.type) and not names and is_present(values).any():
-            self.add(Problem(file, f"column 'label' holds texts: list them under 'labels' in {FILE}"))
-            return None
-        by_name = is_text(values.type) or any(_is_number(name) for name in names)
-        position = _classes_by_name(values, names) if by_name else _classes_by_number(values, self.settings.outputs)
-        allowed = f"one of {join_names(names)}" if by_name else f"a whole number from 0 to {self.settings.outputs - 1}"
-        declare = "correct it, or declare it at all parties (in party.toml, or isthmus party new --classes)"
-        missing = np.isnan(to_floats(values)) if is_numeric(values.type) else ~is_present(values)
-        unlisted = (position < 0) & ~missing
-        found = pc.unique(to_array(values).filter(pa.array(unlisted))).to_pylist()
-        shown = join_names(f"{each:g}" if isinstance(each, float) else repr(each) for each in found)
-        self.add(*at_rows(file, f"label {shown} is not {allowed}: {declare}", unlisted))
-        return torch.from_numpy(np.where(unlisted, UNLISTED, position))
-
-    def _tasks(self, file: str, table: Any) -> Tensor | None:
-        """Return one label per task, NaN where it is missing."""
-        columns = []
-        for task in self.settings.tasks or []:
-            values = self.values(file, table, task, is_numeric, "numbers")
-            if values is None:
-                continue
-            number = to_floats(values)
-            what = f"column '{task}' is infinite or beyond 3.4e38: correct it"
-            self.add(*at_rows(file, what, exceeds_float32(number)))
-            columns.append(torch.from_numpy(number.copy()).to(torch.get_default_dtype()))
-        return torch.stack(columns, dim=1) if len(columns) == len(self.settings.tasks or []) else None
-
-    def _splits(self, file: str, table: Any) -> dict[str, Tensor] | None:
-        values = self.values(file, table, "split", is_text, "texts")
-        if values is None:
-            return None
-        position = positions_in(to_texts(values), pa.array(SPLITS, pa.string()))
-        what = f"column 'split' must be empty or one of {', '.join(SPLITS)}"
-        self.add(*at_rows(file, what, (position < 0) & is_present(values)))
-        return {split: torch.from_numpy(position == at) for at, split in enumerate(SPLITS)}
-
     def _smiles(self, file: str, table: Any | None, column: str) -> Any | None:
         values = self.values(file, table, column, is_text, "texts")
         if values is None:
@@ -451,24 +391,6 @@ def _as_floats(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_floats(each) for each in value]
     return float(value) if isinstance(value, int | float) else value
-
-
-def _classes_by_name(values: Any, names: Sequence[str]) -> Positions:
-    """Return the classes of labels that are names; numbers in the table match names such as "3" or "true"."""
-    if is_text(values.type):
-        return positions_in(to_texts(values), pa.array(names, pa.string()))
-    numbers = [BOOLEANS[name] if name in BOOLEANS else float(name) if _is_number(name) else None for name in names]
-    return positions_in(pa.array(to_floats(values)), pa.array(numbers, pa.float64()))
-
-
-def _classes_by_number(values: Any, classes: int) -> Positions:
-    number = to_floats(values)
-    whole = (number >= 0) & (number < classes) & (number == np.floor(number))
-    return np.where(whole, number, -1).astype(np.int64)
-
-
-def _is_number(name: str) -> bool:
-    return name in BOOLEANS or name.removeprefix("-").isdecimal()
 
 
 def _from_notes(notes: Sequence[dict[str, Any]]) -> list[Problem]:

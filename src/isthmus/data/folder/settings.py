@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +12,10 @@ from pydantic import Field, field_validator
 
 from isthmus import store
 from isthmus.data.folder.columns import Column
+from isthmus.data.folder.dates import moment_of
 from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.problems import Problem, join_names
+from isthmus.data.folder.relations import DatabaseSettings, dated_tables, undated_cycle
 from isthmus.data.party import NAME_RULE
 from isthmus.data.smiles import AtomFeatures
 from isthmus.errors import IsthmusError
@@ -24,6 +27,8 @@ FORMAT = 1
 """Format number of a party folder. Raise it when older folders can no longer be read."""
 RESERVED = frozenset({"id", "graph", "label", "split"})
 """Columns of nodes and graphs that cannot be feature columns."""
+TABLE_NAME = re.compile(r"[^\W.]([\w-]*)")
+"""Names of tables: their files have them, and a dot divides a table from its column."""
 MAX_CLASSES = 100_000
 """More classes are a mistake, such as account numbers used as labels."""
 
@@ -39,7 +44,7 @@ class Smiles(Options):
     """Features of an atom: its nine categories one-hot, or as numbers."""
 
 
-class PartyFile(Options):
+class PartyFile(DatabaseSettings):
     """The settings of a party: the content of `party.toml`."""
 
     format: int = FORMAT
@@ -80,8 +85,16 @@ class PartyFile(Options):
         return number
 
     def feature_columns(self) -> dict[str, Column]:
-        """Return the feature columns by name."""
-        return {column: _column(column, table) for column, table in self.columns.items()}
+        """Return the feature columns by name; of several tables, each as `TABLE.COLUMN`."""
+        columns = dict(self.columns)
+        for name, table in self.tables.items():
+            columns |= {f"{name}.{column}": declared for column, declared in table.columns.items()}
+        return {column: _column(column, declared) for column, declared in columns.items()}
+
+    @property
+    def files(self) -> list[str]:
+        """The files of the several tables."""
+        return [f"{name}.parquet" for name in self.tables]
 
     @property
     def outputs(self) -> int:
@@ -93,7 +106,21 @@ class PartyFile(Options):
         """The settings that must be equal at all parties, with defaults, in the order in which they are compared."""
         common = self.model_dump(include={"level", "labels", "classes", "tasks", "ids"})
         columns = {column: (kind.name, kind.model_dump()) for column, kind in self.feature_columns().items()}
-        return {**common, "smiles.features": self.smiles and self.smiles.features, "columns": columns}
+        return {
+            **common,
+            "smiles.features": self.smiles and self.smiles.features,
+            "columns": columns,
+            "tables": self._database if self.tables else None,
+        }
+
+    @property
+    def _database(self) -> dict[str, Any]:
+        """What several tables are: equal at all parties."""
+        tables = {
+            name: table.model_dump(exclude={"columns", "ignore"}, by_alias=True) for name, table in self.tables.items()
+        }
+        fields = set(DatabaseSettings.model_fields) - {"tables"}
+        return {**self.model_dump(include=fields), "tables": tables}
 
 
 def read_settings(folder: Path) -> tuple[PartyFile | None, list[Problem]]:
@@ -110,8 +137,39 @@ def read_settings(folder: Path) -> tuple[PartyFile | None, list[Problem]]:
     if wrong:
         return None, [Problem(FILE, each) for each in wrong]
     settings = PartyFile.read(values, FILE)
-    problems = [*_contradictions(settings), *_wrong_columns(settings)]
+    problems = [*_contradictions(settings), *_wrong_columns(settings), *_wrong_tables(settings)]
     return (None if problems else settings), problems
+
+
+def differences(own: PartyFile, other: PartyFile, name: str) -> Iterator[str]:
+    """Yield where two parties with several tables disagree about a table, a key or a column, a line each.
+
+    Arguments:
+        name: of the other party.
+    """
+    mine, theirs = own.common["tables"], other.common["tables"]
+    for key in (key for key in mine if key != "tables" and mine[key] != theirs[key]):
+        yield f"'{key}' is {mine[key]!r}, at party '{name}' {theirs[key]!r}: make them equal"
+    for table in sorted({*mine["tables"], *theirs["tables"]}):
+        sides = [each["tables"].get(table) for each in (mine, theirs)]
+        if None in sides:
+            holder = "this party" if sides[0] else f"party '{name}'"
+            yield f"only {holder} has the table '{table}': declare the same tables"
+            continue
+        for key in (key for key in sides[0] if sides[0][key] != sides[1][key]):
+            yield f"tables.{table}.{key} is {sides[0][key]!r}, at party '{name}' {sides[1][key]!r}: make them equal"
+    columns = own.feature_columns(), other.feature_columns()
+    for column in sorted(columns[0].keys() | columns[1].keys()):
+        kinds = [each.get(column) for each in columns]
+        if kinds[0] == kinds[1] or any(column.partition(".")[0] not in each["tables"] for each in (mine, theirs)):
+            continue
+        if kinds[0] is None or kinds[1] is None:
+            holder = "this party" if kinds[0] else f"party '{name}'"
+            yield f"only {holder} declares the column '{column}': declare the same columns, or 'ignore' it"
+        elif kinds[0].name != kinds[1].name:
+            yield f"column '{column}' is a {kinds[0].name}, at party '{name}' a {kinds[1].name}: make them equal"
+        else:
+            yield f"column '{column}' has other options than at party '{name}': make them equal"
 
 
 def _contradictions(settings: PartyFile) -> list[Problem]:
@@ -140,8 +198,12 @@ def _contradictions(settings: PartyFile) -> list[Problem]:
         wrong.append(f"name {settings.name!r}: a party's name may have {NAME_RULE}")
     elif not settings.name.isprintable():
         wrong.append(f"name {settings.name!r} has characters that cannot be printed: it may have {NAME_RULE}")
+    if settings.smiles is not None and settings.tables:
+        wrong.append("molecules have no further tables: remove smiles, or the tables")
     if settings.smiles is not None:
         wrong += _smiles_contradictions(settings, settings.smiles)
+    elif settings.tables:
+        wrong += _database_contradictions(settings)
     elif not settings.columns:
         wrong.append("there is no table [columns]: declare the feature columns")
     return [Problem(FILE, each) for each in wrong]
@@ -156,11 +218,83 @@ def _smiles_contradictions(settings: PartyFile, smiles: Smiles) -> Iterator[str]
         yield f"smiles.column = '{smiles.column}' has another meaning: rename it"
 
 
-def _wrong_columns(settings: PartyFile) -> list[Problem]:
+def _database_contradictions(settings: PartyFile) -> Iterator[str]:
+    """Yield what is wrong with settings of a party with several tables, apart from the tables themselves."""
+    if settings.columns or settings.ignore or settings.directed or settings.partners is not None:
+        yield "several tables have columns and 'ignore' in [tables.NAME], and no 'directed' and no 'partners'"
+    if settings.level == "graph":
+        yield 'several tables are one graph: set level = "node"'
+    if settings.label is None:
+        yield 'there is no label: name its table and column, such as label = "accounts.suspicious"'
+        return
+    if settings.items_table not in settings.tables:
+        yield f"label = '{settings.label}' names no table: its table is one of {join_names(settings.tables)}"
+        return
+    items = settings.tables[settings.items_table]
+    if bool(settings.label_column) == bool(settings.tasks):
+        yield f"label = '{settings.label}': give TABLE.COLUMN, or with tasks the table alone"
+    if items.as_ == "edges":
+        yield f"label = '{settings.label}': the rows with labels are nodes: set as = \"nodes\" for their table"
+    dates = [name for name in ("train_until", "val_until") if getattr(settings, name) is not None]
+    if len(dates) == 1:
+        yield f"'{dates[0]}' stands alone: give train_until and val_until"
+    if dates and settings.split is not None:
+        yield "give train_until and val_until, or split, not both"
+    if dates and settings.items_table not in dated_tables(settings):
+        yield f"a split by date needs dated rows: give the table '{settings.items_table}' a time"
+    if len(dates) == 2 and moment_of(str(settings.train_until)) > moment_of(str(settings.val_until)):
+        yield "train_until is later than val_until: exchange them"
+
+
+def _wrong_tables(settings: PartyFile) -> list[Problem]:
+    """List what is wrong with the tables' names, keys and foreign keys."""
     found: list[str] = []
-    taken = {*RESERVED, *(settings.tasks or ())}
-    for column, table in settings.columns.items():
-        where, name = f"columns.{column}", table.get("kind")
+    for name, table in settings.tables.items():
+        where = f"tables.{name}"
+        if not TABLE_NAME.fullmatch(name):
+            found.append(f"{where}: a table's name has letters, digits, '_' and '-' only")
+        for column, other in table.foreign.items():
+            target = settings.tables.get(other)
+            if target is None:
+                found.append(f"{where}.foreign.{column}: there is no table '{other}'")
+            elif target.as_ == "edges":
+                found.append(f"{where}.foreign.{column}: the rows of '{other}' are edges: nothing can refer to them")
+            elif target.key is None:
+                found.append(f"{where}.foreign.{column}: the table '{other}' has no key: set tables.{other}.key")
+        if table.as_ == "edges":
+            ends = list(table.foreign.values())
+            if len(ends) != 2 or ends[0] != ends[1]:
+                found.append(f'{where}: as = "edges" needs two foreign keys into one table: set as = "nodes"')
+    if not found and settings.label is not None:
+        dated = dated_tables(settings)
+        found += [
+            f'tables.{name}: as = "edges" is for rows without a time where the label has one: set as = "nodes"'
+            for name, table in settings.tables.items()
+            if table.as_ == "edges" and dated.intersection({name, *table.foreign.values()})
+        ]
+    dated = set() if found else dated_tables(settings)
+    if cycle := undated_cycle({name: table for name, table in settings.tables.items() if name in dated}):
+        found.append(f"tables refer to each other in a cycle without time, {' -> '.join(cycle)}: give one a time")
+    return [Problem(FILE, each) for each in found]
+
+
+def _wrong_columns(settings: PartyFile) -> list[Problem]:
+    found = _wrong_in("columns", settings.columns, {*RESERVED, *(settings.tasks or ())}, settings.ignore)
+    for name, table in settings.tables.items():
+        taken = {each for each in (table.key, *table.foreign) if each is not None}
+        if name == settings.items_table:
+            labels = (settings.label_column, settings.split, settings.label_time, *(settings.tasks or ()))
+            taken |= {each for each in labels if each}
+        found += _wrong_in(f"tables.{name}.columns", table.columns, taken, table.ignore)
+    return [Problem(FILE, each) for each in found]
+
+
+def _wrong_in(where_all: str, columns: Mapping[str, Any], taken: set[str], ignore: Sequence[str]) -> list[str]:
+    """List what is wrong with the feature columns of one file, in which these names are taken."""
+    found: list[str] = []
+    taken = set(taken)
+    for column, table in columns.items():
+        where, name = f"{where_all}.{column}", table.get("kind")
         options = {key: value for key, value in table.items() if key != "kind"}
         if not isinstance(name, str):
             found.append(f"{where}: set 'kind' to one of {', '.join(Column.known())}")
@@ -174,9 +308,9 @@ def _wrong_columns(settings: PartyFile) -> list[Problem]:
         found += [f"{where}: {each}" for each in wrong]
         names = [column] if wrong else kind.read(options, where).file_columns(column)
         found += [f"{where}: '{each}' has another meaning: rename it" for each in names if each in taken]
-        found += [f"{where}: '{each}' is also under 'ignore': remove it" for each in names if each in settings.ignore]
+        found += [f"{where}: '{each}' is also under 'ignore': remove it" for each in names if each in ignore]
         taken.update(names)
-    return [Problem(FILE, each) for each in found]
+    return found
 
 
 def _column(column: str, table: dict[str, Any]) -> Column:

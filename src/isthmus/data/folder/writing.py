@@ -21,7 +21,7 @@ from isthmus import store, toml
 from isthmus.data import rows
 from isthmus.data.folder.edges import ROWS as EDGE_ROWS
 from isthmus.data.folder.limits import SUGGESTED
-from isthmus.data.folder.settings import FILE, FORMAT
+from isthmus.data.folder.settings import FILE, FORMAT, read_settings
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.party import SPLITS, Party
 from isthmus.errors import IsthmusError, format_option
@@ -55,7 +55,7 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
     if party.schema is not None or party.edge_width:
         raise IsthmusError(
             f"party '{party.name}' has {'types' if party.schema else 'features'} of edges, which no party folder "
-            "of one table of nodes holds: keep it in Python"
+            "of one table of nodes holds: keep it in Python, or make one of your tables (isthmus party new --tables)"
         )
     folder.mkdir(parents=True)
     ids = torch.arange(party.nodes) if party.ids is None or party.level == "graph" else party.ids
@@ -120,7 +120,11 @@ def _check_free(folder: Path, force: bool) -> None:
 def _is_party_folder(folder: Path) -> bool:
     """Whether this is a party folder without any other files."""
     files = [each.name for each in folder.iterdir()] if folder.is_dir() else []
-    return FILE in files and {FILE, NODES, EDGES, GRAPHS, MOLECULES}.issuperset(files)
+    if FILE not in files:
+        return False
+    settings, _ = read_settings(folder)
+    tables = [] if settings is None else settings.files
+    return {FILE, NODES, EDGES, GRAPHS, MOLECULES, *tables}.issuperset(files)
 
 
 def _replace(folder: Path, new: Path, old: Path) -> None:

@@ -1,0 +1,367 @@
+"""Read and check several tables that refer to each other, and join their rows by typed edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.data.folder.arrow import blank_to_null, is_present, is_text, positions_in, to_array, to_texts, wrong_type
+from isthmus.data.folder.checker import has_column, repeated
+from isthmus.data.folder.columns import Date
+from isthmus.data.folder.dates import DAY, READABLE, UNKNOWN, Moments, is_date, moment_of, read_dates, text_of
+from isthmus.data.folder.history import Codes, last_before
+from isthmus.data.folder.labels import ItemChecker
+from isthmus.data.folder.problems import Problem, at_rows
+from isthmus.data.folder.relations import (
+    KEY,
+    Relation,
+    TableSettings,
+    dated_tables,
+    relations,
+    table_columns,
+    undated_cycle,
+)
+from isthmus.data.folder.settings import FILE, PartyFile
+from isthmus.data.folder.table import Table
+from isthmus.data.ids import hash_ids
+from isthmus.data.schema import EdgeType
+
+Rows = NDArray[np.int64]
+NEVER = np.iinfo(np.int64).max
+"""The moment of a row that has none, because it refers to no dated row: nothing can read it."""
+
+
+@dataclass(frozen=True, eq=False)
+class TypedEdges:
+    """Edges of one type.
+
+    Arguments:
+        index: positions of source and target among the rows of their tables, `[2, edges]`.
+        table, rows: for a table of edges its name, and the row of each edge.
+        days: for edges from earlier to later rows, how many days lie between.
+    """
+
+    index: Tensor
+    table: str = ""
+    rows: Tensor | None = None
+    days: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Database:
+    """The checked content of several tables.
+
+    Arguments:
+        tables: each table's rows, without those from `until` on, by the tables' names in alphabetical order.
+        edges: by type, in the order of the types.
+        items: the table with the labels.
+        ids: by table of nodes, a number for each row, the same at every party that has the row.
+        names: the keys of the rows with labels, or their row numbers from 1.
+        moments: by dated table the moment of each row.
+    """
+
+    tables: dict[str, Table]
+    edges: dict[EdgeType, TypedEdges]
+    items: str
+    ids: dict[str, Tensor]
+    names: Any
+    moments: dict[str, Moments]
+
+    @property
+    def nodes(self) -> int:
+        return sum(each.numel() for each in self.ids.values())
+
+    def locate(self, name: str) -> tuple[Table, str]:
+        """Return the table of a feature column `TABLE.COLUMN`, and the column's name in it."""
+        table, _, column = name.partition(".")
+        return self.tables[table], column
+
+    def outline(self) -> Database:
+        """The database without features and edges."""
+        return replace(self, tables={}, edges={}, moments={}, names=None)
+
+
+class DatabaseReader(ItemChecker):
+    """Reads several tables and collects their problems; one that cannot be read is None, and later checks skip it."""
+
+    def __init__(self, folder: Path, settings: PartyFile, key: bytes | None, problems: list[Problem]) -> None:
+        super().__init__(folder, settings, key, problems)
+        self.label_column, self.split_column = settings.label_column, settings.split or ""
+        self._ignored: Sequence[str] = ()
+        self.columns = settings.feature_columns()
+        self.tables: dict[str, Table] = {}
+        self.keys: dict[str, Any] = {}
+        self.foreign: dict[str, dict[str, Any]] = {}
+        self.times: dict[str, Moments] = {}
+
+    @property
+    def ignore(self) -> Sequence[str]:
+        return self._ignored
+
+    def read(self) -> tuple[Database, Tensor, dict[str, Tensor] | None] | None:
+        """Return the tables, the labels of one and its splits; None if a problem is severe."""
+        for name, table in self.settings.tables.items():
+            self._read_table(name, table)
+        for name, table in self.settings.tables.items():
+            for column, other in table.foreign.items():
+                self._check_foreign(name, column, other)
+        for name in self.tables:
+            self._check_features(name)
+        if cycle := undated_cycle(self.settings.tables):
+            what = f"tables refer to each other in a cycle without time, {' -> '.join(cycle)}: no row is before another"
+            self.add(Problem(FILE, what, severe=False))
+        items = self.settings.items_table
+        y, splits = self.labels(f"{items}.parquet", self.tables.get(items))
+        if y is not None:
+            self._check_labels(items, y)
+        if not self.sound or y is None:
+            return None
+        moments = self._moments()
+        kept = self._keep(moments)
+        y, splits = y[kept[items]], splits and {split: mask[kept[items]] for split, mask in splits.items()}
+        if y.size(0) == 0:
+            what = f"no row is dated before until = {self.settings.until}: give a later day"
+            self.add(Problem(f"{items}.parquet", what))
+            return None
+        splits = self._splits_by_date(y, moments.get(items), kept[items]) if splits is None else splits
+        return self._database(moments, kept), y, splits
+
+    def _read_table(self, name: str, table: TableSettings) -> None:
+        file, columns = f"{name}.parquet", table_columns(self.columns, name)
+        features = [each for column, kind in columns.items() for each in kind.file_columns(column)]
+        needed = [each for each in (table.key, *table.foreign, table.time) if each is not None]
+        if name == self.settings.items_table:
+            labels = (self.label_column, self.split_column, self.settings.label_time, *(self.settings.tasks or ()))
+            needed += [each for each in labels if each]
+        self._ignored = table.ignore
+        found = self.table(file, list(dict.fromkeys([*needed, *features])), [])
+        if found is None:
+            return
+        self.tables[name] = found
+        if table.key is not None:
+            keys = self.ids(file, found, table.key, unique=False)
+            if keys is not None:
+                what = f"column '{table.key}' repeats an earlier key: make keys unique"
+                self.add(*at_rows(file, what, repeated(keys)))
+                self.keys[name] = keys
+        if table.time is not None and has_column(found, table.time):
+            times = self._dates(file, found.column(table.time), table.time, missing_too=True)
+            if times is not None:
+                self.times[name] = times
+
+    def _dates(self, file: str, values: Any, column: str, *, missing_too: bool) -> Moments | None:
+        values = blank_to_null(values)
+        if not is_date(values.type):
+            self.add(wrong_type(file, column, values.type, "dates"))
+            return None
+        moments, wrong = read_dates(values)
+        if wrong.any():
+            first = values[int(np.flatnonzero(wrong)[0])].as_py()
+            self.add(*at_rows(file, f"column '{column}' has a date that cannot be read, '{first}': {READABLE}", wrong))
+        if missing_too:
+            what = f"column '{column}' has no value: date the row, or leave it out"
+            self.add(*at_rows(file, what, (moments == UNKNOWN) & ~wrong))
+        return moments
+
+    def _check_foreign(self, name: str, column: str, other: str) -> None:
+        """Check a column of foreign keys; a key that no row has is a note, because it may be another party's row."""
+        file = f"{name}.parquet"
+        if name not in self.tables or not has_column(self.tables[name], column):
+            return
+        values = blank_to_null(self.tables[name].column(column))
+        if not (is_text(values.type) or pa.types.is_integer(values.type)):
+            self.add(wrong_type(file, column, values.type, "whole numbers or texts"))
+            return
+        self.foreign.setdefault(name, {})[column] = values
+        if other not in self.keys:
+            return
+        keys = self.keys[other]
+        if is_text(keys.type) != is_text(values.type) and is_present(values).any():
+            what = (
+                f"column '{column}' holds values of type {values.type}, the keys of '{other}' {keys.type}: use one type"
+            )
+            self.add(Problem(file, what))
+            return
+        dangling = (positions_in(to_texts(values), to_texts(keys)) < 0) & is_present(values)
+        if dangling.any():
+            first = values[int(np.flatnonzero(dangling)[0])].as_py()
+            what = f"column '{column}' names rows that '{other}' lacks, such as '{first}': no edge joins them"
+            self.add(*at_rows(file, what, dangling, severe=False))
+
+    def _check_features(self, name: str) -> None:
+        file, table = f"{name}.parquet", self.tables[name]
+        for column, kind in table_columns(self.columns, name).items():
+            is_time = isinstance(kind, Date) and column == self.settings.tables[name].time  # it is checked already
+            if is_time or not all(has_column(table, each) for each in kind.file_columns(column)):
+                continue
+            for self.before, block in kind.blocks(column, table):
+                self.add(*kind.check(column, block, file))
+            self.before = 0
+            if isinstance(kind, Date) and name in self.times:
+                values = blank_to_null(table.column(column))
+                later = read_dates(values)[0] > self.times[name] if is_date(values.type) else np.zeros(0, dtype=bool)
+                what = f"column '{column}' is later than the row's own date: it may give the answer away"
+                self.add(*at_rows(file, what, later, severe=False))
+
+    def _check_labels(self, items: str, y: Tensor) -> None:
+        """Report labels on no row, and labels that became known later than their rows may see."""
+        file, table = f"{items}.parquet", self.tables[items]
+        labelled = ((y >= 0) if y.dim() == 1 else ~y.isnan().all(1)).numpy()
+        if len(labelled) and not labelled.any():
+            self.add(Problem(file, f"column '{self.label_column}' labels no row: no item can be learned", severe=False))
+        column = self.settings.label_time
+        if column is None or not has_column(table, column):
+            return
+        known = self._dates(file, table.column(column), column, missing_too=False)
+        if known is None:
+            return
+        setting = "train_until" if self.settings.train_until is not None else "until"
+        if (until := getattr(self.settings, setting)) is not None:
+            late = labelled & (known >= moment_of(until))
+            if setting == "train_until" and items in self.times:
+                late &= self.times[items] < moment_of(until)
+            then = "they are not trained on" if setting == "train_until" else "its row cannot see what decided it"
+            self.add(*at_rows(file, f"the label became known after {setting} = {until}: {then}", late, severe=False))
+        if items in self.times:
+            early = labelled & (known != UNKNOWN) & (known < self.times[items])
+            what = f"the label, of '{column}', is older than its row: exchange the dates, or leave label_time out"
+            self.add(*at_rows(file, what, early, severe=False))
+
+    def _moments(self) -> dict[str, Moments]:
+        """Return the moment of each row of each dated table: its own, or that of the latest row that it refers to."""
+        moments = dict(self.times)
+        dated = dated_tables(self.settings)
+        waiting = [name for name in self.settings.tables if name in dated and name not in moments]
+        while waiting:
+            for name in list(waiting):
+                foreign = self.settings.tables[name].foreign
+                if any(other in waiting for other in foreign.values()):
+                    continue
+                latest = np.full(self.tables[name].num_rows, UNKNOWN)
+                for column, other in foreign.items():
+                    if other in moments:
+                        at = positions_in(to_texts(self.foreign[name][column]), to_texts(self.keys[other]))
+                        latest = np.maximum(latest, np.where(at >= 0, np.append(moments[other], UNKNOWN)[at], UNKNOWN))
+                moments[name] = np.where(latest == UNKNOWN, NEVER, latest)
+                waiting.remove(name)
+        return moments
+
+    def _keep(self, moments: dict[str, Moments]) -> dict[str, Tensor]:
+        """Return masks of the rows dated before `until`."""
+        until = None if self.settings.until is None else moment_of(self.settings.until)
+        kept: dict[str, Tensor] = {}
+        for name, table in self.tables.items():
+            mask = np.ones(table.num_rows, dtype=bool)
+            if until is not None and name in moments:
+                mask = moments[name] < until
+            kept[name] = torch.from_numpy(mask)
+        return kept
+
+    def _splits_by_date(self, y: Tensor, moments: Moments | None, kept: Tensor) -> dict[str, Tensor] | None:
+        if self.settings.train_until is None or self.settings.val_until is None or moments is None:
+            return None
+        times = torch.from_numpy(moments.copy())[kept]
+        train_until, val_until = moment_of(self.settings.train_until), moment_of(self.settings.val_until)
+        labelled = y >= 0 if y.dim() == 1 else ~y.isnan().all(1)
+        train = labelled & (times < train_until)
+        if self.settings.label_time is not None:
+            known = read_dates(self.tables[self.settings.items_table].column(self.settings.label_time))[0]
+            train &= torch.from_numpy(known.copy())[kept] < train_until
+        val = labelled & (times >= train_until) & (times < val_until)
+        splits = {"train": train, "val": val, "test": labelled & (times >= val_until)}
+        file = f"{self.settings.items_table}.parquet"
+        own = moments[moments != NEVER]
+        span = f"{text_of(own.min())} to {text_of(own.max())}" if own.size else "unknown"
+        for split, mask in splits.items():
+            if not bool(mask.any()):
+                what = f"no row with a label is dated in the split '{split}': the rows' dates are {span}"
+                self.add(Problem(file, what, severe=False))
+        return splits
+
+    def _database(self, moments: dict[str, Moments], kept: dict[str, Tensor]) -> Database:
+        rows = {name: np.flatnonzero(mask.numpy()) for name, mask in kept.items()}
+        for name, at in rows.items():
+            if at.size < self.tables[name].num_rows:
+                self.tables[name] = self.tables[name].take(at)
+                moments = {**moments, name: moments[name][at]}
+                self.keys = {
+                    each: keys.take(pa.array(at)) if each == name else keys for each, keys in self.keys.items()
+                }
+                columns = self.foreign.get(name, {})
+                self.foreign[name] = {column: values.take(pa.array(at)) for column, values in columns.items()}
+        items = self.settings.items_table
+        nodes = sorted(name for name, table in self.settings.tables.items() if table.as_ == "nodes")
+        ids = {name: self._numbers(name, rows[name]) for name in nodes}
+        names = self.keys[items] if items in self.keys else pa.array(rows[items] + 1)
+        edges = dict(self._edges(moments))
+        return Database({name: self.tables[name] for name in sorted(self.tables)}, edges, items, ids, names, moments)
+
+    def _numbers(self, name: str, rows: Rows) -> Tensor:
+        """Return a number for each row: of its table and key, or of the party and the row."""
+        if name in self.keys and self.settings.tables[name].ids != "own":
+            return hash_ids((f"{name}:{key}" for key in to_texts(self.keys[name]).to_pylist()), self.key)
+        return hash_ids((f"{self.settings.name}:{name}:{row}" for row in rows.tolist()), self.key)
+
+    def _edges(self, moments: dict[str, Moments]) -> Iterator[tuple[EdgeType, TypedEdges]]:
+        wanted = relations(self.settings)
+        dated = sorted(dated_tables(self.settings))
+        together = np.concatenate([np.zeros(0, dtype=np.int64), *(moments[name] for name in dated)])
+        ranks = np.unique(together, return_inverse=True)[1]
+        parts = np.split(ranks, np.cumsum([moments[name].size for name in dated])[:-1]) if dated else []
+        rank = dict(zip(dated, parts, strict=True))
+        codes = self._codes(wanted)
+        for relation in wanted:
+            source, _, target = relation.type
+            if relation.how == "before":
+                one, two = codes[source, relation.source], codes[target, relation.target]
+                index = last_before(one, rank[source], two, rank[target], self.settings.history)
+                gap = moments[target][index[1]].astype(np.float64) - moments[source][index[0]]
+                yield relation.type, TypedEdges(_stack(*index), days=torch.from_numpy(gap / DAY))
+            elif relation.how in ("edges", "back"):
+                ends = [self._row_of(relation.table, each) for each in (relation.source, relation.target)]
+                at = np.flatnonzero((ends[0] >= 0) & (ends[1] >= 0))
+                yield relation.type, TypedEdges(_stack(ends[0][at], ends[1][at]), relation.table, torch.from_numpy(at))
+            else:
+                child, column = (source, relation.source) if relation.how == "refers" else (target, relation.target)
+                parents = self._row_of(child, column)
+                at = np.flatnonzero(parents >= 0)
+                if relation.how == "refers" and {child, target} <= rank.keys():
+                    at = at[rank[child][at] <= rank[target][parents[at]]]
+                ends = [at, parents[at]] if relation.how == "refers" else [parents[at], at]
+                yield relation.type, TypedEdges(_stack(*ends))
+
+    def _row_of(self, name: str, column: str) -> Rows:
+        """Return the row that each foreign key names, -1 if there is none."""
+        other = self.settings.tables[name].foreign[column]
+        return positions_in(to_texts(self.foreign[name][column]), to_texts(self.keys[other]))
+
+    def _codes(self, wanted: Iterable[Relation]) -> dict[tuple[str, str], Codes]:
+        """Return for each column of keys that joins rows by time a number for each value, also of those of no row."""
+        by_table: dict[str, set[tuple[str, str]]] = {}
+        for each in wanted:
+            if each.how == "before":
+                ends = {(each.type[0], each.source), (each.type[2], each.target)}
+                by_table.setdefault(each.table, set()).update(ends)
+        found: dict[tuple[str, str], Codes] = {}
+        for columns in by_table.values():
+            values = {at: to_texts(self._key_values(*at)) for at in sorted(columns)}
+            encoded = to_array(pc.dictionary_encode(pa.chunked_array(list(values.values())).combine_chunks()))
+            codes = np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+            found |= zip(values, np.split(codes, np.cumsum([len(each) for each in values.values()])[:-1]), strict=True)
+        return found
+
+    def _key_values(self, name: str, column: str) -> Any:
+        return self.keys[name] if column == KEY else self.foreign[name][column]
+
+
+def _stack(source: Rows, target: Rows) -> Tensor:
+    return torch.from_numpy(np.stack([source, target]))

@@ -1,0 +1,270 @@
+"""Create a party folder of several tables that refer to each other, from an organisation's own tables."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from isthmus import store, toml
+from isthmus.data.folder.arrow import blank_to_null, is_present, to_plain
+from isthmus.data.folder.dates import DAY, UNKNOWN, read_dates, text_of
+from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, label_settings
+from isthmus.data.folder.guessing import Guess, comments_of, guess_tables
+from isthmus.data.folder.limits import SUGGESTED
+from isthmus.data.folder.loading import check_folders
+from isthmus.data.folder.problems import Problem, join_names, printable
+from isthmus.data.folder.relations import DatabaseSettings
+from isthmus.data.folder.settings import FILE, FORMAT, read_settings
+from isthmus.data.folder.sources import SourceTable, narrow, read_sources
+from isthmus.data.folder.writing import atomic_folder, write_table
+from isthmus.errors import IsthmusError, did_you_mean
+
+SHARES = (0.6, 0.8)
+"""The shares of the rows with labels that are dated before `train_until` and `val_until`, if the label is dated."""
+
+
+@dataclass(frozen=True)
+class DatabaseSource:
+    """The tables for a new party folder.
+
+    Arguments:
+        paths: files, folders of files, or databases; in a pattern a `*` stands for the party's name.
+        label: table and column of the label; of several tasks the table.
+        tasks: columns of labels, if there are several tasks.
+        split: column of the label's table with train, val, test.
+        classes: the number of classes, or their names; by default, those that the labels show.
+        ids: `own` if keys mean nothing to other parties, `shared` if the same key is the same row at all of them.
+        ignore: columns to leave out, `COLUMN` or `TABLE.COLUMN`.
+        like: another party's folder or `party.toml`, whose settings to use.
+    """
+
+    paths: Sequence[Path]
+    label: str = ""
+    tasks: Sequence[str] = ()
+    split: str = ""
+    classes: int | Sequence[str] = 0
+    ids: str | None = None
+    ignore: Sequence[str] = ()
+    like: Path | None = None
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether a path is a pattern."""
+        return any("*" in str(path) for path in self.paths)
+
+
+def create_databases(
+    folder: Path, source: DatabaseSource, *, name: str = "", force: bool = False
+) -> dict[Path, list[Problem]]:
+    """Write a party folder, or with patterns one inside `folder` for each match; after a severe problem nothing.
+
+    Returns:
+        The problems of each folder; those of `folder` are notes on the tables.
+    """
+    inside = source.is_pattern
+    own_name = name or os.path.basename(os.path.realpath(folder))
+    sources = {
+        party: read_sources(paths, party if inside else "")
+        for party, paths in (_matches(source.paths) if inside else {own_name: source.paths}).items()
+    }
+    like = _like(source)
+    tables, notes = _narrowed(sources, source)
+    shared, comments = (like, {}) if like else _settings(tables, sources, source)
+    if left_out := sorted({table for own in tables.values() for table in own} - set(shared["tables"])):
+        notes.append(Problem(FILE, f"--like has no table {join_names(left_out)}: left out", severe=False))
+    with atomic_folder(folder, force=force) as new_folder:
+        for party, own in tables.items():
+            new = new_folder / party if inside else new_folder
+            new.mkdir(exist_ok=True)
+            for table in shared["tables"] if like else own:
+                if table in own:
+                    write_table(new / f"{table}.parquet", own[table])
+            settings = {"format": FORMAT, "name": party, **shared}
+            store.write(new / FILE, toml.dumps(settings, comments) + SUGGESTED)
+        checked = check_folders(new_folder)[1]
+        problems = {folder / path.relative_to(new_folder): found for path, found in checked.items()}
+        if any(each.severe for every in problems.values() for each in every):
+            raise UnusableFolder(problems)
+    return {**problems, folder: [*notes, *problems.get(folder, [])]}
+
+
+def _error(reason: str) -> IsthmusError:
+    return IsthmusError(printable(reason))
+
+
+def _matches(patterns: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return the paths that the patterns match, by what their `*` stands for."""
+    found: dict[str, list[Path]] = {}
+    for pattern in patterns:
+        start, *ends = str(pattern).split("*")
+        if len(ends) != 1:
+            raise _error(f"{pattern}: a pattern has one *, which stands for the party's name: give one in each path")
+        paths = sorted(glob.glob(f"{glob.escape(start)}*{glob.escape(ends[0])}"))
+        if not paths:
+            raise _error(f"{pattern} matches nothing: correct it, and put it in quotes")
+        for path in paths:
+            found.setdefault(path[len(start) : len(path) - len(ends[0])], []).append(Path(path))
+    if lacking := next((name for name, paths in found.items() if len(paths) < len(patterns)), None):
+        raise _error(f"party '{lacking}' lacks a match of one of {join_names(patterns)}: add its file")
+    return dict(sorted(found.items()))
+
+
+def _narrowed(
+    sources: Mapping[str, Mapping[str, SourceTable]], source: DatabaseSource
+) -> tuple[dict[str, dict[str, pa.Table]], list[Problem]]:
+    """Return the parties' tables in which a column has one type at all of them, and notes on odd texts."""
+    names = sorted({name for own in sources.values() for name in own})
+    ignored = set(source.ignore)
+    known: set[str] = set()
+    found: dict[str, dict[str, pa.Table]] = {party: {} for party in sources}
+    notes = []
+    for name in names:
+        parts = {party: own[name].table for party, own in sources.items() if name in own}
+        if lacking := next((party for party in sources if party not in parts), None):
+            raise _error(f"party '{lacking}' has no table '{name}', party '{next(iter(parts))}' has one: add it")
+        for party, part in parts.items():
+            known |= {each for column in part.column_names for each in (column, f"{name}.{column}")}
+            kept = [each for each in part.column_names if not {each, f"{name}.{each}"} & ignored]
+            parts[party] = part.select(kept)
+        together, odd = narrow(_together(name, parts))
+        notes += [Problem(name, f"column '{column}': {why}", severe=False) for column, why in odd.items()]
+        starts = list(accumulate((part.num_rows for part in parts.values()), initial=0))
+        for (party, part), start in zip(parts.items(), starts, strict=False):
+            found[party][name] = together.slice(start, part.num_rows)
+    if unknown := ignored - known:
+        raise _error(f"--ignore {min(unknown)}: no table has this column: {did_you_mean(min(unknown), known)}")
+    return found, notes
+
+
+def _together(name: str, parts: Mapping[str, pa.Table]) -> pa.Table:
+    """Return the rows of all parties as one table; an error names a column that they do not all have, or its types."""
+    first, *others = parts
+    columns = parts[first].column_names
+    for other in others:
+        if differ := set(columns) ^ set(parts[other].column_names):
+            raise _error(
+                f"table '{name}' of the parties '{first}' and '{other}': only one has a column '{min(differ)}': leave "
+                f"it out with --ignore {name}.{min(differ)}"
+            )
+    plain = [
+        pa.table([to_plain(part.column(each)) for each in columns], names=list(columns)) for part in parts.values()
+    ]
+    try:
+        return pa.concat_tables(plain, promote_options="permissive") if others else plain[0]
+    except pa.ArrowException as error:
+        raise _error(
+            f"table '{name}': the parties' columns are of different types: {error}; make them equal"
+        ) from error
+
+
+def _like(source: DatabaseSource) -> dict[str, Any]:
+    """Return the settings that the party takes from another one."""
+    if source.like is None:
+        return {}
+    other, problems = read_settings(source.like.parent if source.like.name == FILE else source.like)
+    if other is None:
+        raise _error(f"--like {source.like}: {problems[0]}")
+    if not other.tables:
+        raise _error(f"--like {source.like}: that party has no several tables: make this one with --nodes and --edges")
+    if source.classes or source.tasks or source.split or (source.label and source.label != other.label):
+        raise _error(f"--like {source.like} brings label, tasks, classes and split: leave them out")
+    fields = {"labels", "classes", "tasks", *DatabaseSettings.model_fields}
+    included = fields | ({"ids"} if source.ids is None else set())
+    shared = other.model_dump(include=included, by_alias=True, exclude_unset=True)
+    return {**shared, **({} if source.ids is None else {"ids": source.ids})}
+
+
+def _settings(
+    tables: Mapping[str, Mapping[str, pa.Table]],
+    sources: Mapping[str, Mapping[str, SourceTable]],
+    source: DatabaseSource,
+) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
+    """Return the settings that the tables of all parties show, and comments on them."""
+    first = next(iter(sources.values()))
+    all_rows = {
+        name: SourceTable(pa.concat_tables([own[name] for own in tables.values()]), each.key, each.foreign)
+        for name, each in first.items()
+    }
+    items, label = _label(all_rows, source)
+    taken = [each for each in (label, source.split.rpartition(".")[2], *source.tasks) if each]
+    guesses = guess_tables(all_rows, {items: taken})
+    rows = all_rows[items].table
+    labels = label_settings(
+        rows.select([label]).rename_columns(["label"]) if label else rows,
+        SourceTables(tasks=source.tasks, classes=source.classes),
+    )
+    dates, comments = _split_dates(rows, guesses, items, label or source.tasks[0], source)
+    settings = {
+        "label": source.label,
+        **labels,
+        "ids": source.ids,
+        "split": source.split.rpartition(".")[2] or None,
+        **dates,
+        "tables": {name: _as_settings(guess) for name, guess in guesses.items()},
+    }
+    return settings, {**comments, **dict(comments_of(guesses))}
+
+
+def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[str, str]:
+    """Return the table and the column of the label."""
+    items, _, column = source.label.partition(".")
+    if not source.label:
+        raise _error("name the label's table and column, such as --label accounts.suspicious")
+    if items not in tables:
+        raise _error(f"--label {source.label}: there is no table '{items}': the tables are {join_names(tables)}")
+    columns = tables[items].table.column_names
+    if bool(column) == bool(source.tasks):
+        raise _error(f"--label {source.label}: give --label TABLE.COLUMN, or --label TABLE with several --task COLUMN")
+    for each in filter(None, (column, source.split.rpartition(".")[2], *source.tasks)):
+        if each not in columns:
+            raise _error(f"table '{items}' has no column '{each}': {did_you_mean(each, columns)}")
+    if not is_present(blank_to_null(tables[items].table.column(column or source.tasks[0]))).any():
+        raise _error(f"--label {source.label}: no row has a value: name another column")
+    return items, column
+
+
+def _split_dates(
+    rows: pa.Table, guesses: Mapping[str, Guess], items: str, label: str, source: DatabaseSource
+) -> tuple[dict[str, str], dict[tuple[str, ...], str]]:
+    """Return `train_until` and `val_until` where the label's rows are dated, and comments on what may be read."""
+    time = guesses[items].time
+    if time is None:
+        timed = [name for name, guess in guesses.items() if guess.time is not None]
+        if not timed:
+            return {}, {}
+        why = f"until = \"2024-06-30\" would leave out rows dated from then on; '{items}' has no time, so all are read"
+        return {}, {("until",): why}
+    if source.split:
+        return {}, {}
+    moments, _ = read_dates(rows.column(time))
+    known = np.sort(moments[is_present(blank_to_null(rows.column(label))) & (moments != UNKNOWN)])
+    if not known.size:
+        return {}, {}
+    cuts = [int(known[int(share * (known.size - 1))]) // DAY * DAY for share in SHARES]
+    names = ("train_until", "val_until")
+    said = ("train", "train and val")
+    comments: dict[tuple[str, ...], str] = {
+        (name,): f"{(known < cut).mean():.0%} of the rows with labels are dated before: {split}"
+        for name, cut, split in zip(names, cuts, said, strict=True)
+    }
+    return {name: text_of(cut) for name, cut in zip(names, cuts, strict=True)}, comments
+
+
+def _as_settings(guess: Guess) -> dict[str, Any]:
+    return {
+        "key": guess.key,
+        "time": guess.time,
+        "as": "nodes",
+        "ids": guess.ids,
+        "ignore": guess.ignore or None,
+        "foreign": guess.foreign or None,
+        "columns": guess.columns or None,
+    }

@@ -1,0 +1,393 @@
+"""Party folders of several tables are read, checked, joined in time and encoded."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from databases import bank_draft, dated_draft, days
+from isthmus.data.folder.loading import check_folders
+from isthmus.data.folder.reading import check_folder
+from isthmus.data.ids import hash_ids
+from isthmus.errors import IsthmusError
+from party_folders import Draft, lines, load_folders, read, report
+
+BEFORE = {f"{one}_account_before_{two}_account" for one in ("from", "to") for two in ("from", "to")}
+
+
+def write(root: Path, *drafts: Draft) -> Path:
+    for draft in drafts:
+        draft.write(root / draft.settings["name"])
+    return root
+
+
+def reports(root: Path) -> dict[str, list[str]]:
+    return {folder.name: lines(found) for folder, found in check_folders(root)[1].items()}
+
+
+def with_table(draft: Draft, name: str, **settings) -> Draft:
+    """Return the draft with other settings of one table."""
+    changed = draft.with_settings()
+    changed.settings["tables"][name] |= settings
+    return changed
+
+
+# ---- what is read
+
+
+def test_sound_folder_has_no_problem(tmp_path):
+    assert report(bank_draft(), tmp_path / "a") == []
+    assert report(dated_draft(), tmp_path / "b") == []
+
+
+def test_undated_labels_have_edges_both_ways(tmp_path):
+    edges = read(bank_draft(), tmp_path / "a").database.edges
+    assert {(one, two) for one, _, two in edges} == {
+        ("accounts", "customers"), ("customers", "accounts"), ("accounts", "transfers"), ("transfers", "accounts"),
+    }  # fmt: skip
+    to, back = edges["transfers", "from_account", "accounts"], edges["accounts", "rev_from_account", "transfers"]
+    assert torch.equal(to.index, back.index.flip(0))
+    draft = bank_draft()
+    ends = [draft.tables["accounts.parquet"]["id"][at] for at in to.index[1]]
+    assert ends == [draft.tables["transfers.parquet"]["from_account"][at] for at in to.index[0]]
+
+
+def test_dated_labels_read_only_earlier_rows(tmp_path):
+    database = read(dated_draft(transfers=300), tmp_path / "a").database
+    assert {name for _, name, _ in database.edges} == {
+        *BEFORE, "rev_from_account", "rev_to_account", "customer", "rev_customer",
+    }  # fmt: skip
+    table = dated_draft(transfers=300).tables["transfers.parquet"]
+    for one, two in (("from", "to"), ("to", "from"), ("from", "from"), ("to", "to")):
+        found = database.edges["transfers", f"{one}_account_before_{two}_account", "transfers"]
+        expected = set()
+        for target, (value, date) in enumerate(zip(table[f"{two}_account"], table["date"], strict=True)):
+            earlier = [
+                (other_date, source)
+                for source, (other, other_date) in enumerate(zip(table[f"{one}_account"], table["date"], strict=True))
+                if other == value and other_date < date
+            ]
+            expected |= {(source, target) for _, source in sorted(earlier)[-8:]}
+        assert set(map(tuple, found.index.t().tolist())) == expected
+        gaps = [(table["date"][target] - table["date"][source]).days for source, target in found.index.t().tolist()]
+        assert found.days.tolist() == gaps
+
+
+def walk_back(database, start):
+    """Return all rows, as table and position, that a row can read by any number of steps along the edges."""
+    into = {}
+    for (source, _, target), each in database.edges.items():
+        for one, two in each.index.t().tolist():
+            into.setdefault((target, two), []).append((source, one))
+    found, waiting = set(), [start]
+    while waiting:
+        for each in into.get(waiting.pop(), ()):
+            if each not in found:
+                found.add(each)
+                waiting.append(each)
+    return found
+
+
+def shop_draft() -> Draft:
+    """Orders with labels, parts of orders without a date of their own, products, and visits of customers."""
+    draw = np.random.default_rng(3)
+    orders, parts, visits = 30, 60, 30
+    tables = {
+        "orders": {"key": "id", "time": "day", "foreign": {"customer": "customers"}},
+        "parts": {"foreign": {"order": "orders", "product": "products"}, "columns": {"price": {"kind": "number"}}},
+        "products": {"key": "id", "foreign": {"kind": "kinds"}, "columns": {}},
+        "kinds": {"key": "id"},
+        "customers": {"key": "id"},
+        "visits": {"time": "day", "foreign": {"customer": "customers"}},
+    }
+    return Draft(
+        {"name": "shop", "label": "orders.returned", "classes": 2, "tables": tables},
+        {
+            "orders.parquet": {
+                "id": [f"O{at}" for at in range(orders)],
+                "day": days(*draw.integers(0, 20, orders)),
+                "customer": draw.integers(0, 6, orders).tolist(),
+                "returned": draw.integers(0, 2, orders).tolist(),
+            },
+            "parts.parquet": {
+                "order": [f"O{at}" for at in draw.integers(0, orders, parts)],
+                "product": draw.integers(0, 8, parts).tolist(),
+                "price": draw.random(parts).tolist(),
+            },
+            "products.parquet": {"id": list(range(8)), "kind": [at % 3 for at in range(8)]},
+            "kinds.parquet": {"id": [0, 1, 2]},
+            "customers.parquet": {"id": list(range(6))},
+            "visits.parquet": {
+                "day": days(*draw.integers(0, 20, visits)),
+                "customer": draw.integers(0, 6, visits).tolist(),
+            },
+        },
+    )
+
+
+def reviewed_draft() -> Draft:
+    """The bank, whose accounts have labels with a date each."""
+    draft = with_table(bank_draft(transfers=80), "accounts", time="reviewed", columns={})
+    draft.tables["accounts.parquet"]["reviewed"] = days(*range(20, 260, 20))
+    return draft.with_settings(label="accounts.bad").without("country", "accounts.parquet")
+
+
+@pytest.mark.parametrize("make", [lambda: dated_draft(transfers=60), shop_draft, reviewed_draft])
+def test_no_later_row_reaches_a_label(tmp_path, make):
+    database = read(make(), tmp_path / "a").database
+    moments = database.moments
+    own_parts = 0
+    for row in range(database.ids[database.items].numel()):
+        moment = moments[database.items][row]
+        for name, at in walk_back(database, (database.items, row)):
+            if name == "parts" and moments[name][at] == moment:
+                own_parts += 1  # what an order consists of is known with the order
+            elif name in moments:
+                assert moments[name][at] < moment, (name, at, row)
+    assert own_parts > 0 or make is not shop_draft
+
+
+def test_rows_that_refer_to_dated_rows_have_their_date(tmp_path):
+    draft = shop_draft()
+    database = read(draft, tmp_path / "a").database
+    dates = dict(zip(draft.tables["orders.parquet"]["id"], database.moments["orders"].tolist(), strict=True))
+    assert database.moments["parts"].tolist() == [dates[each] for each in draft.tables["parts.parquet"]["order"]]
+
+
+def test_dated_accounts_read_their_last_transfers(tmp_path):
+    draft = reviewed_draft().with_settings(history=2)
+    edges = read(draft, tmp_path / "a").database.edges
+    assert ("transfers", "from_account", "accounts") in edges
+    counts = torch.bincount(edges["transfers", "from_account", "accounts"].index[1])
+    assert int(counts.max()) == 2
+
+
+def test_history_of_none_joins_nothing_in_time(tmp_path):
+    edges = read(dated_draft(history=0), tmp_path / "a").database.edges
+    assert all(edges["transfers", name, "transfers"].index.size(1) == 0 for name in BEFORE)
+
+
+def test_rows_from_until_on_are_left_out(tmp_path):
+    draft = bank_draft(until="2024-03-01")
+    table = draft.tables["transfers.parquet"]
+    count = sum(date.isoformat() < "2024-03-01" for date in table["date"])
+    contents = read(draft, tmp_path / "a")
+    assert 0 < count < len(table["date"])
+    assert contents.database.ids["transfers"].numel() == contents.database.tables["transfers"].num_rows == count
+    assert contents.database.edges["transfers", "to_account", "accounts"].index.size(1) == count
+
+
+def test_table_can_be_edges_with_features(tmp_path):
+    draft = with_table(bank_draft().without("date", "transfers.parquet"), "transfers", **{"as": "edges", "time": None})
+    del draft.settings["tables"]["transfers"]["time"]
+    write(tmp_path, draft)
+    (party,) = load_folders(tmp_path).parties
+    assert party.schema.node_types == ("accounts", "customers")
+    at = party.schema.edge_types.index(("accounts", "transfers", "accounts"))
+    amounts = torch.tensor(draft.tables["transfers.parquet"]["amount"])
+    expected = (amounts - amounts.mean()) / amounts.std(unbiased=False)
+    found = party.graph.edge_attr[party.graph.edge_type == at][:, party.schema.edge_columns(at)]
+    assert torch.allclose(found.squeeze(1), expected)
+
+
+def test_ids_are_of_table_and_key_or_of_the_party(tmp_path):
+    draft = bank_draft()
+    ids = read(draft, tmp_path / "a").database.ids
+    assert torch.equal(ids["accounts"], hash_ids([f"accounts:A{at}" for at in range(12)], None))
+    own = read(with_table(draft, "accounts", ids="own"), tmp_path / "b").database.ids["accounts"]
+    assert not torch.isin(own, ids["accounts"]).any()
+    keyed = read(draft, tmp_path / "c", b"k" * 32).database.ids["accounts"]
+    assert torch.equal(keyed, hash_ids([f"accounts:A{at}" for at in range(12)], b"k" * 32))
+    assert read(draft.with_settings(ids="own"), tmp_path / "d").ids is None
+
+
+def test_splits_by_date(tmp_path):
+    draft = dated_draft(transfers=200, train_until="2024-05-01", val_until="2024-08-01")
+    contents = read(draft, tmp_path / "a")
+    texts = [each.isoformat() for each in draft.tables["transfers.parquet"]["date"]]
+    assert contents.splits["train"].tolist() == [each < "2024-05-01" for each in texts]
+    assert contents.splits["test"].tolist() == [each >= "2024-08-01" for each in texts]
+    assert contents.splits["val"].sum() == 200 - contents.splits["train"].sum() - contents.splits["test"].sum() > 0
+
+
+def test_split_column_and_shares(tmp_path):
+    draft = bank_draft(split="part").put("part", ["train", "val", "test"] * 4, "accounts.parquet")
+    assert read(draft, tmp_path / "a").splits["train"].tolist() == [True, False, False] * 4
+    write(tmp_path / "b", bank_draft(accounts=200))
+    (party,) = load_folders(tmp_path / "b", train=0.5, val=0.25).parties
+    assert 70 < int(party.train.sum()) < 130
+    assert int((party.train | party.val | party.test).sum()) == 200
+
+
+# ---- what is wrong
+
+
+def test_all_problems_are_found_in_one_pass(tmp_path):
+    draft = dated_draft()
+    transfers = draft.tables["transfers.parquet"]
+    transfers["date"] = [each.isoformat() for each in transfers["date"]]
+    transfers["date"][2] = "2024-02-31"
+    transfers["from_account"][0] = "X7"
+    transfers["amount"] = [str(each) for each in transfers["amount"]]
+    draft.tables["accounts.parquet"]["id"][1] = draft.tables["accounts.parquet"]["id"][0]
+    del draft.tables["customers.parquet"]
+    found = report(draft, tmp_path / "a")
+    assert [each for each in found if "accounts.parquet, row" in each and "repeats" in each] == [
+        "accounts.parquet, row 2: column 'id' repeats an earlier key: make keys unique"
+    ]
+    assert "customers.parquet: the file does not exist" in found
+    assert (
+        "transfers.parquet, row 3: column 'date' has a date that cannot be read, '2024-02-31': write it as 2024-06-30 "
+        "or 2024-06-30 12:00:00"
+    ) in found
+    assert "transfers.parquet: column 'amount' holds values of type string: it must hold numbers" in found
+    dangling = [each for each in found if "names rows that 'accounts' lacks, such as 'X7'" in each]
+    assert len(dangling) == 1
+    assert dangling[0].startswith("note: transfers.parquet, row")
+
+
+@pytest.mark.parametrize(
+    ("draft", "expected"),
+    [
+        (bank_draft().without("amount", "transfers.parquet"), "transfers.parquet: column 'amount' is missing"),
+        (bank_draft().without("to_account", "transfers.parquet"), "transfers.parquet: column 'to_account' is missing"),
+        (
+            bank_draft().put("more", list(range(12)), "accounts.parquet"),
+            "accounts.parquet: column 'more' is not known: declare it in party.toml, or 'ignore' it",
+        ),
+        (
+            bank_draft().put("customer", [str(at) for at in range(12)], "accounts.parquet"),
+            "accounts.parquet: column 'customer' holds values of type string, the keys of 'customers' int64: use one "
+            "type",
+        ),
+        (
+            bank_draft().put("bad", [None] * 12, "accounts.parquet"),
+            "note: accounts.parquet: column 'bad' labels no row: no item can be learned",
+        ),
+        (
+            dated_draft().put("date", [*days(*range(39)), None], "transfers.parquet"),
+            "transfers.parquet, row 40: column 'date' has no value: date the row, or leave it out",
+        ),
+        (
+            dated_draft(train_until="2030-01-01", val_until="2030-06-01").put(
+                "date", days(*range(40)), "transfers.parquet"
+            ),
+            "note: transfers.parquet: no row with a label is dated in the split 'val': the rows' dates are 2024-01-01 "
+            "to 2024-02-09",
+        ),
+        (
+            bank_draft(until="2024-03-01", label_time="seen").put("seen", days(*range(50, 62)), "accounts.parquet"),
+            "note: accounts.parquet, rows 11, 12: the label became known after until = 2024-03-01: its row cannot see "
+            "what decided it",
+        ),
+        (
+            with_table(
+                bank_draft().put("boss", [None] * 7, "customers.parquet"), "customers", foreign={"boss": "customers"}
+            ),
+            "note: party.toml: tables refer to each other in a cycle without time, customers -> customers: no row is "
+            "before another",
+        ),
+        (
+            bank_draft(label="accounts.worse"),
+            "accounts.parquet: column 'worse' is missing",
+        ),
+        (bank_draft(label="cards.bad"), "party.toml: label = 'cards.bad' names no table: its table is one of accounts"),
+        (
+            bank_draft(train_until="2024-01-01", val_until="2024-02-01"),
+            "party.toml: a split by date needs dated rows: give the table 'accounts' a time",
+        ),
+        (bank_draft(until="soon"), "party.toml: option 'until' is 'soon': give a date, such as 2024-06-30"),
+        (
+            with_table(bank_draft(), "accounts", foreign={"customer": "people"}),
+            "party.toml: tables.accounts.foreign.customer: there is no table 'people'",
+        ),
+        (
+            with_table(dated_draft(), "transfers", **{"as": "edges"}),
+            "party.toml: label = 'transfers.bad': the rows with labels are nodes",
+        ),
+        (
+            bank_draft().with_settings(columns={"x": {"kind": "number"}}),
+            "party.toml: several tables have columns and 'ignore' in [tables.NAME], and no 'directed'",
+        ),
+    ],
+)
+def test_each_problem_is_one_line(tmp_path, draft, expected):
+    assert any(each.startswith(expected) for each in report(draft, tmp_path / "a"))
+
+
+def test_labels_known_too_late_are_not_trained_on(tmp_path):
+    draft = dated_draft(train_until="2024-06-01", val_until="2024-08-01", label_time="seen")
+    draft = draft.put("date", days(*range(0, 280, 7)), "transfers.parquet")
+    draft = draft.put("seen", days(*range(30, 310, 7)), "transfers.parquet")
+    contents = read(draft, tmp_path / "a")
+    assert int(contents.splits["train"].sum()) == sum(30 + 7 * at < 152 for at in range(40))
+    assert any("the label became known after train_until" in each for each in report(draft, tmp_path / "a"))
+
+
+def test_date_later_than_the_row_is_a_note(tmp_path):
+    draft = with_table(dated_draft(), "transfers", columns={"amount": {"kind": "number"}, "settled": {"kind": "date"}})
+    draft = draft.put("settled", [each.replace(year=2025) for each in draft.tables["transfers.parquet"]["date"]],
+                      "transfers.parquet")  # fmt: skip
+    (note,) = report(draft, tmp_path / "a")
+    assert "column 'settled' is later than the row's own date: it may give the answer away" in note
+
+
+def test_parties_that_disagree_are_one_line_each(tmp_path):
+    south = with_table(bank_draft("south", seed=1), "customers", columns={"age": {"kind": "category"}})
+    south.tables["customers.parquet"]["age"] = [str(each) for each in south.tables["customers.parquet"]["age"]]
+    south.settings["tables"]["accounts"]["columns"] = {}
+    south.settings["tables"]["accounts"]["ignore"] = ["country"]
+    south.settings["tables"]["transfers"]["foreign"] = {"from_account": "accounts"}
+    south.settings["tables"]["transfers"]["ignore"] = ["to_account"]
+    south.settings["history"] = 3
+    assert reports(write(tmp_path, bank_draft(), south))["south"] == [
+        "party.toml: 'history' is 3, at party 'north' 8: make them equal",
+        "party.toml: tables.transfers.foreign is {'from_account': 'accounts'}, at party 'north' {'from_account': "
+        "'accounts', 'to_account': 'accounts'}: make them equal",
+        "party.toml: only party 'north' declares the column 'accounts.country': declare the same columns, or 'ignore' "
+        "it",
+        "party.toml: column 'customers.age' is a category, at party 'north' a number: make them equal",
+    ]
+
+
+# ---- what is encoded
+
+
+def test_parties_share_one_encoding(tmp_path):
+    write(tmp_path, bank_draft(), bank_draft("south", seed=1))
+    pool = load_folders(tmp_path)
+    one, two = pool.parties
+    assert one.schema == two.schema
+    at = one.schema.node_types.index("customers")
+    column = one.schema.columns(at).stop - 1
+    ages = torch.cat([each.graph.x[each.graph.node_type == at, column] for each in (one, two)])
+    assert abs(float(ages.mean())) < 1e-5
+    assert abs(float(ages.std(unbiased=False)) - 1) < 1e-5
+    assert json.loads(json.dumps(pool.encoding))["columns"]["customers.age"]["kind"] == "number"
+
+
+def test_labels_are_those_of_the_rows(tmp_path):
+    (party,) = load_folders(write(tmp_path, bank_draft())).parties
+    assert party.graph.y.tolist() == [at % 2 for at in range(12)] + [-1] * 47
+    assert torch.equal(party.ids[:12], hash_ids([f"accounts:A{at}" for at in range(12)], None))
+
+
+def test_days_between_rows_are_features_of_edges(tmp_path):
+    (party,) = load_folders(write(tmp_path, dated_draft())).parties
+    database = read(dated_draft(), tmp_path / "again").database
+    kind = ("transfers", "from_account_before_to_account", "transfers")
+    at = party.schema.edge_types.index(kind)
+    found = party.graph.edge_attr[party.graph.edge_type == at][:, party.schema.edge_columns(at)].squeeze(1)
+    assert torch.allclose(found, database.edges[kind].days.log1p().float())
+
+
+def test_missing_folder_is_one_line(tmp_path):
+    contents, problems = check_folder(bank_draft(label="accounts").write(tmp_path / "a"))
+    assert contents is None
+    assert lines(problems) == [
+        "party.toml: label = 'accounts': give TABLE.COLUMN, or with tasks the table alone",
+    ]
+    with pytest.raises(IsthmusError, match="has 1 problem"):
+        load_folders(tmp_path)

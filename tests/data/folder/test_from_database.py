@@ -1,0 +1,256 @@
+"""Tables that refer to each other become a party folder with guesses of what they are, or an error and nothing else."""
+
+import csv
+import sqlite3
+import tomllib
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from databases import bank_draft, dated_draft
+from isthmus.data.folder.from_database import DatabaseSource, create_databases
+from isthmus.data.folder.from_tables import UnusableFolder
+from isthmus.data.folder.reading import check_folder
+from isthmus.errors import IsthmusError
+
+duckdb = pytest.importorskip("duckdb")
+EXPECTED = {
+    "accounts": {
+        "key": "id",
+        "as": "nodes",
+        "foreign": {"customer": "customers"},
+        "columns": {"country": {"kind": "category"}},
+    },
+    "customers": {"key": "id", "as": "nodes", "columns": {"age": {"kind": "number"}}},
+    "transfers": {
+        "time": "date",
+        "as": "nodes",
+        "foreign": {"from_account": "accounts", "to_account": "accounts"},
+        "columns": {"date": {"kind": "date", "features": "cycle"}, "amount": {"kind": "number"}},
+    },
+}
+
+
+def bank(name="north", seed=0, **changes):
+    """Return a bank's tables by name; changes are `TABLE={COLUMN: VALUES}`, None for a column that is left out."""
+    draft = bank_draft(name, accounts=30, transfers=90, seed=seed)
+    tables = {file.removesuffix(".parquet"): dict(columns) for file, columns in draft.tables.items()}
+    for table, columns in changes.items():
+        tables[table] |= columns
+        tables[table] = {column: values for column, values in tables[table].items() if values is not None}
+    return tables
+
+
+def write_csv(folder: Path, tables, separator=",") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, columns in tables.items():
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            rows = csv.writer(file, delimiter=separator)
+            rows.writerow(columns)
+            rows.writerows(zip(*columns.values(), strict=True))
+    return folder
+
+
+def write_parquet(folder: Path, tables) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, columns in tables.items():
+        parquet.write_table(pa.table(columns), folder / f"{name}.parquet")
+    return folder
+
+
+def write_duckdb(path: Path, tables) -> Path:
+    with closing(duckdb.connect(str(path))) as connection:
+        for name, columns in tables.items():
+            connection.register("given", pa.table(columns))
+            connection.sql(f"CREATE TABLE {name} AS SELECT * FROM given")
+            connection.unregister("given")
+    return path
+
+
+def write_sqlite(path: Path, tables) -> Path:
+    with closing(sqlite3.connect(path)) as connection:
+        for name, columns in tables.items():
+            connection.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
+            rows = [
+                [str(each) if hasattr(each, "year") else each for each in row]
+                for row in zip(*columns.values(), strict=True)
+            ]
+            connection.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})", rows)
+        connection.commit()
+    return path
+
+
+def create(folder: Path, *paths: Path, label="accounts.bad", **options):
+    return create_databases(folder, DatabaseSource(paths, label, **options))
+
+
+def settings_of(folder: Path):
+    return tomllib.loads((folder / "party.toml").read_text())
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda root, tables: write_csv(root / "in", tables),
+        lambda root, tables: write_csv(root / "in", tables, ";"),
+        lambda root, tables: write_parquet(root / "in", tables),
+        lambda root, tables: write_duckdb(root / "bank.duckdb", tables),
+        lambda root, tables: write_sqlite(root / "bank.db", tables),
+    ],
+)
+def test_every_source_gives_the_same_proposal(tmp_path, write):
+    problems = create(tmp_path / "north", write(tmp_path, bank()))
+    assert [str(each) for found in problems.values() for each in found] == []
+    settings = settings_of(tmp_path / "north")
+    assert settings["tables"] == EXPECTED
+    assert (settings["name"], settings["label"], settings["classes"]) == ("north", "accounts.bad", 2)
+    assert sorted(each.name for each in (tmp_path / "north").iterdir()) == [
+        "accounts.parquet", "customers.parquet", "party.toml", "transfers.parquet",
+    ]  # fmt: skip
+
+
+def test_single_files_may_be_named(tmp_path):
+    folder = write_csv(tmp_path / "in", bank())
+    create(tmp_path / "north", *(folder / f"{name}.csv" for name in bank()))
+    assert settings_of(tmp_path / "north")["tables"] == EXPECTED
+
+
+def test_comments_say_how_guesses_were_made(tmp_path):
+    create(tmp_path / "north", write_csv(tmp_path / "in", bank()))
+    text = (tmp_path / "north" / "party.toml").read_text()
+    for line in (
+        'key = "id"  # 30 different values in 30 rows',
+        'customer = "customers"  # 100% of its 15 values are keys of customers, and its name fits',
+        'kind = "category"  # 3 different texts',
+        "# until = \"2024-06-30\" would leave out rows dated from then on; 'accounts' has no time, so all are read",
+    ):
+        assert line in text.splitlines()
+    assert 'time = "date"  # dates from 2024-01-' in text
+
+
+def test_declared_keys_are_taken(tmp_path):
+    path = tmp_path / "bank.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE people (nick TEXT PRIMARY KEY, bad INT);"
+            "CREATE TABLE calls (one REFERENCES people(nick), len);"
+            "INSERT INTO people VALUES ('x', 0), ('y', 1); INSERT INTO calls VALUES ('x', 3), ('z', 4)"
+        )
+    create(tmp_path / "a", path, label="people.bad")
+    text = (tmp_path / "a" / "party.toml").read_text()
+    assert 'key = "nick"  # declared as primary key' in text
+    assert 'one = "people"  # declared as foreign key' in text
+    with closing(duckdb.connect(str(tmp_path / "b.duckdb"))) as connection:
+        connection.execute("CREATE TABLE people (nick TEXT PRIMARY KEY, bad INT)").fetchall()
+        connection.execute("CREATE TABLE calls (one TEXT REFERENCES people(nick), len INT)").fetchall()
+        connection.execute("INSERT INTO people VALUES ('x', 0), ('y', 1)").fetchall()
+        connection.execute("INSERT INTO calls VALUES ('x', 3)").fetchall()
+    create(tmp_path / "b", tmp_path / "b.duckdb", label="people.bad")
+    assert settings_of(tmp_path / "b")["tables"]["calls"]["foreign"] == {"one": "people"}
+
+
+def test_foreign_keys_are_found_by_containment_and_name(tmp_path):
+    tables = bank()
+    tables["transfers"] |= {
+        "sender": tables["transfers"].pop("from_account"),
+        "x": tables["transfers"].pop("to_account"),  # texts, all of them keys
+        "count": [at % 9 for at in range(90)],  # whole numbers that are keys by chance: its name says nothing
+    }
+    create(tmp_path / "north", write_csv(tmp_path / "in", tables))
+    table = settings_of(tmp_path / "north")["tables"]["transfers"]
+    assert table["foreign"] == {"sender": "accounts", "x": "accounts"}
+    assert table["columns"]["count"] == {"kind": "number"}
+
+
+def test_accounts_of_other_banks_are_dangling_keys(tmp_path):
+    tables = bank()
+    tables["transfers"]["to_account"] = [
+        f"Z{at}" if at % 2 else each for at, each in enumerate(tables["transfers"]["to_account"])
+    ]
+    problems = create(tmp_path / "north", write_csv(tmp_path / "in", tables))
+    (note,) = [str(each) for found in problems.values() for each in found]
+    assert "transfers.parquet, rows 2, 4, 6, 8, 10, 12, 14, 16 and 37 more" in note
+    assert "'to_account' names rows that 'accounts' lacks, such as 'Z1': no edge joins them" in note
+
+
+def test_unreadable_date_is_named_and_nothing_is_written(tmp_path):
+    tables = bank()
+    tables["transfers"]["date"] = [str(each) for each in tables["transfers"]["date"]]
+    tables["transfers"]["date"][3] = "yesterday"
+    with pytest.raises(UnusableFolder, match="row 4: column 'date' has a date that cannot be read, 'yesterday'"):
+        create(tmp_path / "north", write_csv(tmp_path / "in", tables))
+    assert not (tmp_path / "north").exists()
+
+
+def test_dated_label_gets_a_split_by_date(tmp_path):
+    draft = dated_draft(transfers=100)
+    tables = {file.removesuffix(".parquet"): columns for file, columns in draft.tables.items()}
+    create(tmp_path / "north", write_csv(tmp_path / "in", tables), label="transfers.bad")
+    settings = settings_of(tmp_path / "north")
+    contents, _ = check_folder(tmp_path / "north")
+    shares = [float(contents.splits[split].float().mean()) for split in ("train", "val", "test")]
+    assert settings["train_until"] < settings["val_until"]
+    assert 0.5 < shares[0] < 0.65
+    assert min(shares[1:]) > 0.1
+
+
+def test_names_and_empty_columns_are_left_out_with_a_reason(tmp_path):
+    tables = bank(customers={"name": [f"n{at}" for at in range(16)], "fax": [None] * 16})
+    tables["customers"]["fax"] = [""] * 16
+    create(tmp_path / "north", write_csv(tmp_path / "in", tables))
+    assert settings_of(tmp_path / "north")["tables"]["customers"]["ignore"] == ["name", "fax"]
+    text = (tmp_path / "north" / "party.toml").read_text()
+    assert "# name: 16 different texts look like names; fax: no value in any row" in text
+
+
+def test_several_parties_and_one_like_another(tmp_path):
+    write_csv(tmp_path / "in" / "north", bank())
+    write_csv(tmp_path / "in" / "south", bank("south", seed=1))
+    problems = create(tmp_path / "banks", tmp_path / "in" / "*")
+    assert sorted(each.name for each in problems) == ["banks", "north", "south"]
+    create(
+        tmp_path / "banks" / "west",
+        write_csv(tmp_path / "west", bank("west", seed=2)),
+        label="",
+        like=tmp_path / "banks" / "north",
+    )
+    one, two = (settings_of(tmp_path / "banks" / name) for name in ("north", "west"))
+    assert two["tables"] == one["tables"]
+    assert (two["name"], two["label"], two["classes"]) == ("west", "accounts.bad", 2)
+
+
+def test_pattern_of_files_leaves_the_party_out_of_the_names(tmp_path):
+    for seed, name in enumerate(("north", "south")):
+        for table in write_csv(tmp_path / name, bank(name, seed=seed)).iterdir():
+            table.rename(tmp_path / f"{name}-{table.name}")
+    create(tmp_path / "banks", *(tmp_path / f"*-{table}.csv" for table in bank()))
+    assert settings_of(tmp_path / "banks" / "south")["tables"] == EXPECTED
+
+
+def test_folder_may_be_replaced(tmp_path):
+    source = write_csv(tmp_path / "in", bank())
+    create(tmp_path / "north", source)
+    with pytest.raises(IsthmusError, match="exists"):
+        create(tmp_path / "north", source)
+    create_databases(tmp_path / "north", DatabaseSource([source], "accounts.bad"), force=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"label": ""}, "name the label's table and column, such as --label accounts.suspicious"),
+        ({"label": "cards.bad"}, "there is no table 'cards': the tables are accounts, customers, transfers"),
+        ({"label": "accounts.bat"}, "table 'accounts' has no column 'bat': did you mean 'bad'?"),
+        ({"label": "accounts"}, "give --label TABLE.COLUMN, or --label TABLE with several --task COLUMN"),
+        ({"split": "part"}, "table 'accounts' has no column 'part'"),
+        ({"ignore": ["colour"]}, "--ignore colour: no table has this column"),
+    ],
+)
+def test_wrong_options_are_one_line(tmp_path, options, error):
+    with pytest.raises(IsthmusError) as caught:
+        create(tmp_path / "north", write_csv(tmp_path / "in", bank()), **options)
+    assert error in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,65 @@
+"""Keys, times and kinds of columns are guessed from values and names."""
+
+from datetime import datetime
+
+import pyarrow as pa
+
+from isthmus.data.folder.guessing import guess_tables
+from isthmus.data.folder.sources import SourceTable
+
+
+def guess(**tables):
+    return guess_tables({name: SourceTable(pa.table(columns)) for name, columns in tables.items()}, {})
+
+
+def test_key_is_named_so_and_has_different_values():
+    found = guess(
+        accounts={"amount": [1, 2, 3], "account_id": [7, 8, 9]},
+        logs={"amount": [1, 2, 3]},  # different, but no name of a key
+        people={"iban": ["x", "x", "y"]},  # named so, but repeated
+    )
+    assert [found[name].key for name in ("accounts", "logs", "people")] == ["account_id", None, None]
+
+
+def test_rows_that_nothing_refers_to_are_numbered_by_each_party():
+    found = guess(accounts={"id": ["a", "b"]}, transfers={"id": [0, 1], "account": ["a", "b"]})
+    assert (found["accounts"].ids, found["transfers"].ids) == (None, "own")
+    assert found["transfers"].foreign == {"account": "accounts"}
+
+
+def test_dates_of_rows_that_others_refer_to_are_features():
+    when = [datetime(2024, 1, 1), datetime(2024, 1, 2)]
+    found = guess(accounts={"id": ["a", "b"], "opened": when}, transfers={"account": ["a", "b"], "date": when})
+    assert (found["accounts"].time, found["transfers"].time) == (None, "date")
+    assert found["accounts"].columns == {"opened": {"kind": "date"}}
+    assert "is unknown before its opened" in found["accounts"].why["time",]
+
+
+def test_kinds_of_columns():
+    rows = 30
+    found = guess(
+        things={
+            "id": list(range(rows)),
+            "size": [0.5] * rows,
+            "gap": [None, *range(rows - 1)],
+            "on": [True, False] * (rows // 2),
+            "kind": ["a", "b"] * (rows // 2),
+            "list": [[1.0, 2.0]] * rows,
+            "ragged": [[1.0]] * (rows - 1) + [[1.0, 2.0]],
+            "name": [f"n{at}" for at in range(rows)],
+            "empty": pa.nulls(rows),
+        }
+    )["things"]
+    assert found.columns == {
+        "size": {"kind": "number"},
+        "gap": {"kind": "number", "missing": "mean"},
+        "on": {"kind": "number", "scale": "none"},
+        "kind": {"kind": "category"},
+        "list": {"kind": "vector", "width": 2},
+    }
+    assert found.ignore == ["ragged", "name", "empty"]
+
+
+def test_two_keys_into_one_table_may_become_edges():
+    found = guess(people={"id": ["a", "b"]}, friends={"from": ["a"], "to": ["b"]})
+    assert found["friends"].why["as",] == '"edges" makes each row an edge between two rows of people'

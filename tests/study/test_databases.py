@@ -1,0 +1,106 @@
+"""Studies on party folders of several tables: they run, they learn, and they read nothing of what comes later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import isthmus
+from databases import bank_draft, dated_draft, days
+from isthmus.data.folder.writing import write_party
+from isthmus.deploy.preview import preview
+from isthmus.errors import IsthmusError
+from isthmus.study.config import Study
+from isthmus.study.run import run_study
+from party_folders import Draft, load_folders
+
+ACCOUNTS = 500
+
+
+def planted_draft(name: str, seed: int, where: str, *, dated: bool) -> Draft:
+    """A bank in which a payment of 99 exists if the label is 1, `before` the moment of the label or `after` it.
+
+    Nothing else says anything about the label. With `dated` each account has a check with a label on a day of its own;
+    otherwise accounts have the labels, and all are of day 100.
+    """
+    draw = np.random.default_rng(seed)
+    label = draw.integers(0, 2, ACCOUNTS)
+    moment = draw.uniform(50, 150, ACCOUNTS) if dated else np.full(ACCOUNTS, 100.0)
+    account = [np.repeat(np.arange(ACCOUNTS), draw.integers(1, 4, ACCOUNTS)), np.flatnonzero(label)]
+    day = [draw.uniform(0, 200, account[0].size)]
+    gap = draw.uniform(1, 40, account[1].size)
+    day.append(moment[account[1]] + (gap if where == "after" else -gap))
+    amount = np.concatenate([draw.uniform(0, 50, account[0].size), np.full(account[1].size, 99.0)])
+    accounts = [f"{name}{at}" for at in range(ACCOUNTS)]
+    files = {
+        "accounts.parquet": {"id": accounts},
+        "payments.parquet": {
+            "account": [accounts[at] for at in np.concatenate(account)],
+            "day": days(*np.concatenate(day)),
+            "amount": amount.tolist(),
+        },
+    }
+    foreign = {"account": "accounts"}
+    tables = {
+        "accounts": {"key": "id"},
+        "payments": {"time": "day", "foreign": foreign, "columns": {"amount": {"kind": "number"}}},
+    }
+    settings = {"name": name, "classes": 2, "tables": tables}
+    if not dated:
+        files["accounts.parquet"]["bad"] = label.tolist()
+        return Draft({**settings, "label": "accounts.bad", "until": "2024-04-10"}, files)
+    files["checks.parquet"] = {"account": accounts, "day": days(*moment), "bad": label.tolist()}
+    tables["checks"] = {"time": "day", "foreign": foreign}
+    dates = {"train_until": "2024-04-05", "val_until": "2024-04-20"}
+    return Draft({**settings, "label": "checks.bad", **dates}, files)
+
+
+def study(root: Path, encoder: str = "hetero-sage", methods: str = "fedavg", **options: object) -> Study:
+    return Study.of(
+        {
+            "data": {"name": "folder", "path": f"{root}/"},
+            "model": {"encoder": encoder},
+            "methods": [{"name": each, "rounds": 12} for each in methods.split(",")],
+            "task": {"metric": "roc_auc"},
+            **options,
+        }
+    )
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_an_answer_planted_in_the_future_leaves_chance(tmp_path: Path, dated: bool) -> None:
+    found = {}
+    for where in ("after", "before"):
+        for seed, name in enumerate(("north", "south")):
+            planted_draft(name, seed, where, dated=dated).write(tmp_path / where / name)
+        found[where] = run_study(study(tmp_path / where)).metrics["test_roc_auc"]
+    assert found["before"] > 0.95  # the same answer in the past is found
+    assert abs(found["after"] - 0.5) < 0.1  # three times the standard error with 300 rows
+
+
+@pytest.mark.slow
+def test_a_federation_agrees_on_tables_through_sums(tmp_path: Path) -> None:
+    for seed, name in enumerate(("north", "south")):
+        dated_draft(name, transfers=60, seed=seed).write(tmp_path / name)
+    plan = study(tmp_path, methods="fedavg,local", unlabelled="idle")
+    found = {(each.method, each.action): each for each in preview(plan)}
+    assert found["set-up", "first"].eyes == "server sees the sum"
+    assert found["set-up", "values"].parties == 2  # hashes of the countries
+    assert found["fedavg", "train"].parties == 2
+
+
+def test_trained_model_predicts_the_rows_with_labels(tmp_path: Path) -> None:
+    for seed, name in enumerate(("north", "south")):
+        bank_draft(name, accounts=30, seed=seed).write(tmp_path / name)
+    results = isthmus.run("fedavg", data=f"{tmp_path}/", model={"encoder": "rgcn"}, rounds=2)
+    table = results.model("fedavg").predict(tmp_path / "north")
+    assert table.column("id").to_pylist() == [f"A{at}" for at in range(30)]
+
+
+def test_parties_of_tables_are_not_written_as_one_table(tmp_path: Path) -> None:
+    bank_draft().write(tmp_path / "north")
+    (party,) = load_folders(tmp_path).parties
+    with pytest.raises(IsthmusError, match="party 'north' has types of edges, which no party folder of one table"):
+        write_party(tmp_path / "again", party, 2)
