@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 
 import isthmus
 from isthmus.data.party import Party
-from isthmus.errors import flags_in_messages
+from isthmus.errors import IsthmusError, flags_in_messages
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Gcn, GraphSage, Mlp
 from isthmus.progress.terminal import results_table
@@ -198,11 +198,17 @@ def test_one_party_alone_is_a_note() -> None:
         assert not any("one party" in note for note in isthmus.run(method, parties, rounds=1).notes)
 
 
-def test_edge_attributes_are_not_dropped_in_silence() -> None:
+def test_edge_attributes_are_kept() -> None:
     graph = Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1]))
-    graph.edge_attr = torch.ones(2, 3)
-    with pytest.warns(UserWarning, match="edge_attr is left out: no model reads it"):
-        Party.of_graph("north", graph)
+    graph.edge_attr = torch.arange(2)
+    assert Party.of_graph("north", graph).graph.edge_attr.tolist() == [[0.0], [1.0]]
+    for values, due in (
+        (torch.ones(3, 2), r"\[3, 2\], it must be \[2, features\]"),
+        (torch.ones(2) / 0, "2 NaN or inf"),
+    ):
+        graph.edge_attr = values
+        with pytest.raises(IsthmusError, match=f"^party 'north': edge_attr has.*{due}"):
+            Party.of_graph("north", graph)
 
 
 def test_validation_data_with_one_class_are_a_note() -> None:

@@ -318,8 +318,7 @@ class _Attacker:
         graph = copy(self.whole.graph)
         visible = ~hidden[graph.edge_index].any(0)
         graph.edge_index = graph.edge_index[:, visible]
-        if graph.get("edge_weight") is not None:
-            graph.edge_weight = graph.edge_weight[visible]
+        graph.update({name: column[visible] for name, column in self.whole.per_edge().items()})
         return replace(self.whole, graph=graph)
 
 

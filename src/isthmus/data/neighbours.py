@@ -7,9 +7,10 @@ hop, whatever the number of parties.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,6 +34,7 @@ class Neighbours:
         edge_index: `[2, edges]`; it may be memory-mapped.
         nodes: number of nodes.
         edge_weight: `[edges]` or none.
+        more: other columns of edges by name, in the order of `edge_index`; they are read, not copied.
 
     Attributes:
         start: where the edges of each target begin, `[nodes + 1]`.
@@ -45,8 +47,15 @@ class Neighbours:
     ([0, 2, 2, 3], [1, 2, 0])
     """
 
-    def __init__(self, edge_index: Tensor, nodes: int, edge_weight: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        edge_index: Tensor,
+        nodes: int,
+        edge_weight: Tensor | None = None,
+        more: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
         order, self.source = _by_target(edge_index, nodes)
+        self._more, self._order = dict(more), order if more else None
         self.nodes = nodes
         self.weight = None if edge_weight is None else edge_weight[order.long()]
         self.start = torch.zeros(nodes + 1, dtype=torch.long, device=edge_index.device)
@@ -56,6 +65,14 @@ class Neighbours:
     @property
     def device(self) -> torch.device:
         return self.start.device
+
+    def per_edge(self, at: Tensor) -> dict[str, Any]:
+        """The columns of the edges at these positions by name, weights among them."""
+        columns = {} if self.weight is None else {"edge_weight": self.weight[at]}
+        if self._order is not None:
+            given = self._order[at].long()
+            columns |= {name: column[given] for name, column in self._more.items()}
+        return columns
 
     @cached_property
     def degree(self) -> Tensor:
@@ -141,8 +158,9 @@ class Subgraph:
     kept: dict[Any, Any] | None = field(default=None, repr=False)
 
     @property
-    def edge_weight(self) -> Tensor | None:
-        return None if self.whole.weight is None else self.whole.weight[self.edges]
+    def per_edge(self) -> dict[str, Any]:
+        """The columns of its edges by name."""
+        return self.whole.per_edge(self.edges)
 
     @cached_property
     def scale(self) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data import rows
-from isthmus.data.party import SPLITS, Border, Pairs, Party
+from isthmus.data.party import SPLITS, Pairs, Party
 from isthmus.data.pool import Pool, items_per_party, numpy_generator
 from isthmus.errors import IsthmusError
 
@@ -232,12 +232,10 @@ def _remove_links(party: Party, links: Tensor, ids: Tensor) -> Party:
     at, graph, border = _positions_of(ids, _ids_of(party)), copy.copy(party.graph), party.border
     keep = ~torch.isin(_encode(*at[graph.edge_index]), links)
     graph.edge_index, graph.num_nodes = graph.edge_index[:, keep], party.nodes
-    if getattr(graph, "edge_weight", None) is not None:
-        graph.edge_weight = graph.edge_weight[keep]
+    graph.update({name: column[keep] for name, column in party.per_edge().items()})
     if border is not None:
         keep = ~torch.isin(_encode(_positions_of(ids, border.outer), at[border.inner]), links)
-        weight = None if border.weight is None else border.weight[keep]
-        border = Border(border.inner[keep], border.outer[keep], border.owner[keep], border.owners, weight)
+        border = border.where(keep)
     return replace(party, graph=graph, border=border)
 
 

@@ -10,16 +10,19 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData
 
 from isthmus.data import rows
 from isthmus.data.neighbours import Neighbours, NodeRange, Subgraph
+from isthmus.data.schema import Schema
 from isthmus.data.validation import check_splits, drop_unlabelled, validate_batch, validate_graph, validate_split
 from isthmus.errors import IsthmusError
 
 Level = Literal["node", "graph", "pair"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+PER_EDGE = ("edge_weight", "edge_type", "edge_attr")
+"""Columns of edges that a graph may have."""
 NAME_RULE = "letters, digits, spaces and other signs but no '/' and no '\\', and is more than '.' or '..'"
 """What a party's name may have. Files are named after parties."""
 
@@ -36,6 +39,8 @@ class Border:
         owner: the index in `owners` of the party that holds the outer node, `[edges]`.
         owners: names of the other parties.
         weight: weights of the edges, `[edges]`, or none.
+        edge_type: their types, `[edges]`, where the graph is typed.
+        edge_attr: their features, `[edges, width]`, or none.
     """
 
     inner: Tensor
@@ -43,9 +48,22 @@ class Border:
     owner: Tensor
     owners: tuple[str, ...]
     weight: Tensor | None = None
+    edge_type: Tensor | None = None
+    edge_attr: Tensor | None = None
 
     def __len__(self) -> int:
         return self.inner.numel()
+
+    @property
+    def per_edge(self) -> dict[str, Tensor]:
+        """Its columns of edges by the names that they have in a graph, see `PER_EDGE`."""
+        columns = {"edge_weight": self.weight, "edge_type": self.edge_type, "edge_attr": self.edge_attr}
+        return {name: column for name, column in columns.items() if column is not None}
+
+    def where(self, chosen: Tensor) -> Border:
+        """The border with these edges, a mask or positions."""
+        columns = (None if each is None else each[chosen] for each in (self.weight, self.edge_type, self.edge_attr))
+        return Border(self.inner[chosen], self.outer[chosen], self.owner[chosen], self.owners, *columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +102,14 @@ class Party:
 
     Attributes:
         graph: PyG `Data` with `x` `[nodes, features]`, `edge_index` `[2, edges]`, `y` (`[items]` classes, or
-            `[items, tasks]` with NaN where a label is missing), optionally `edge_weight` `[edges]`.
+            `[items, tasks]` with NaN where a label is missing), optionally `edge_weight` `[edges]` and `edge_attr`
+            `[edges, width]`; of a typed graph also `node_type` `[nodes]` and `edge_type` `[edges]`.
         train, val, test: masks over the items (nodes, graphs or pairs), `[items]`; an item without any label is in
             none of them.
         ids: ids of the nodes, or of the graphs of a party with many; unique within the party. A node that two parties
             share has the same id at both.
         structural: columns of the features that follow from the edges, as degrees do, ascending; or none.
+        schema: the types of nodes and edges, if the graph is typed.
     """
 
     name: str
@@ -102,6 +122,7 @@ class Party:
     border: Border | None = None
     pairs: Pairs | None = None
     structural: Tensor | None = None
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or any(letter in self.name for letter in "/\\\0"):
@@ -120,6 +141,8 @@ class Party:
                     f"but it has {items} {self.level}s"
                 )
         _check_edges(self)
+        if self.schema is not None:
+            self.schema.check(self.graph, f"party '{self.name}'")
         what, count = ("graph", items) if self.level == "graph" else ("node", self.nodes)
         if self.ids is not None and (self.ids.shape != (count,) or self.ids.unique().numel() < count):
             raise IsthmusError(f"party '{self.name}': ids must be {count} different numbers, one per {what}")
@@ -147,6 +170,7 @@ class Party:
         ids: Tensor | None = None,
         border: Border | None = None,
         structural: Tensor | None = None,
+        schema: Schema | None = None,
     ) -> Party:
         """A party without the checks of `Party(...)`, for code that builds it from the data of a checked party.
 
@@ -154,20 +178,26 @@ class Party:
         """
         party = object.__new__(cls)
         fields = {"train": train, "val": val, "test": test, "ids": ids, "border": border, "structural": structural}
-        vars(party).update(name=name, graph=graph, level=level, pairs=None, **fields)
+        vars(party).update(name=name, graph=graph, level=level, pairs=None, schema=schema, **fields)
         return party
 
     @classmethod
     def of_graph(
         cls,
         name: str,
-        graph: Data,
+        graph: Data | HeteroData,
         *,
-        ids: Tensor | None = None,
+        ids: Tensor | Mapping[str, Tensor] | None = None,
         border: Border | None = None,
         structural: Tensor | None = None,
+        schema: Schema | None = None,
     ) -> Party:
         """A party with one graph; its `train_mask`, `val_mask` and `test_mask` are the splits (none: empty).
+
+        Arguments:
+            graph: of nodes of one type or, as a `HeteroData`, of several; then one type has `y`, and the splits.
+            ids: ids of the nodes; of a typed graph by type, or in the order of the schema's types.
+            schema: of a typed graph, for types that it lacks and other parties have; else the graph's own types.
 
         >>> graph = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1, 0]))
         >>> graph.train_mask = torch.tensor([True, False, False])
@@ -175,11 +205,18 @@ class Party:
         3
         """
         where = f"party '{name}'"
+        if isinstance(graph, HeteroData):
+            schema = Schema.of([graph], where) if schema is None else schema
+            graph = schema.flatten(graph, where)
+        elif schema is not None:
+            raise IsthmusError(f"{where}: a schema is for a typed graph: give a torch_geometric.data.HeteroData")
+        if isinstance(ids, Mapping):
+            ids = _ids_by_type(ids, graph, schema, where)
         valid = validate_graph(graph, where)
         nodes = int(valid.num_nodes or 0)
         masks: dict[str, Tensor] = {s: validate_split(graph.get(f"{s}_mask"), nodes, where) for s in SPLITS}
-        splits = drop_unlabelled(masks, valid.y)
-        party = cls(name, valid, "node", ids=ids, border=border, pairs=None, structural=structural, **splits)
+        splits: dict[str, Any] = drop_unlabelled(masks, valid.y)
+        party = cls(name, valid, "node", ids=ids, border=border, structural=structural, schema=schema, **splits)
         check_splits(masks, valid.y, where)
         return party
 
@@ -187,24 +224,37 @@ class Party:
     def of_graphs(
         cls,
         name: str,
-        graphs: Sequence[Data],
+        graphs: Sequence[Data] | Sequence[HeteroData],
         *,
         train: Tensor | None = None,
         val: Tensor | None = None,
         test: Tensor | None = None,
         ids: Tensor | None = None,
         structural: Tensor | None = None,
+        schema: Schema | None = None,
     ) -> Party:
-        """A party with many graphs; `train`, `val`, `test` are masks or positions over them, `ids` has one for each."""
+        """A party with many graphs; `train`, `val`, `test` are masks or positions over them, `ids` has one for each.
+
+        Typed graphs (`HeteroData`) have `y` of their own and one schema: the one given, or all types that some have.
+        """
         where = f"party '{name}'"
         if not graphs:
             raise IsthmusError(f"{where} has no graphs: give it at least one, or remove the party")
+        typed = [graph for graph in graphs if isinstance(graph, HeteroData)]
+        if typed:
+            if len(typed) < len(graphs):
+                raise IsthmusError(f"{where}: some of its graphs are typed and some are not: make them alike")
+            schema = Schema.of(typed, where, whole=True) if schema is None else schema
+            graphs = [schema.flatten(graph, f"{where}, graph {at}") for at, graph in enumerate(typed)]
         valid = [validate_graph(graph, f"{where}, graph {at}") for at, graph in enumerate(graphs)]
         if len({graph.x.size(1) for graph in valid}) > 1 or len({graph.y.shape for graph in valid}) > 1:
             raise IsthmusError(f"{where}: its graphs differ in number of features or shape of labels: make them equal")
-        return cls._of_valid_batch(
-            name, Batch.from_data_list(valid), {"train": train, "val": val, "test": test}, ids, structural
-        )
+        if len({None if graph.get("edge_attr") is None else graph.edge_attr.size(1) for graph in valid}) > 1:
+            raise IsthmusError(
+                f"{where}: its graphs differ in the width of edge_attr: give all of them the same columns"
+            )
+        batch = Batch.from_data_list(valid)
+        return cls._of_valid_batch(name, batch, {"train": train, "val": val, "test": test}, ids, structural, schema)
 
     @classmethod
     def of_batch(
@@ -221,8 +271,8 @@ class Party:
         """A party with many graphs that are in one `Data` already, as in a PyG `Batch`.
 
         Arguments:
-            graph: `x`, `edge_index` and perhaps `edge_weight` of all graphs, one after another; `batch`, the graph of
-                every node, ascending, `[nodes]`; `y`, a row for every graph.
+            graph: `x`, `edge_index` and perhaps `edge_weight` and `edge_attr` of all graphs, one after another;
+                `batch`, the graph of every node, ascending, `[nodes]`; `y`, a row for every graph.
             train, val, test: masks or positions over the graphs.
             ids: ids of the graphs, `[graphs]`.
 
@@ -241,13 +291,19 @@ class Party:
 
     @classmethod
     def _of_valid_batch(
-        cls, name: str, batch: Data, splits: Mapping[str, Tensor | None], ids: Tensor | None, structural: Tensor | None
+        cls,
+        name: str,
+        batch: Data,
+        splits: Mapping[str, Tensor | None],
+        ids: Tensor | None,
+        structural: Tensor | None,
+        schema: Schema | None = None,
     ) -> Party:
         where = f"party '{name}'"
         masks = {split: validate_split(value, batch.num_graphs, where) for split, value in splits.items()}
         check_splits(masks, batch.y, where)
-        labelled = drop_unlabelled(masks, batch.y)
-        return cls(name, batch, "graph", ids=ids, border=None, pairs=None, structural=structural, **labelled)
+        labelled: dict[str, Any] = drop_unlabelled(masks, batch.y)
+        return cls(name, batch, "graph", ids=ids, structural=structural, schema=schema, **labelled)
 
     def outline(self) -> Party:
         """The party's labels, splits, ids and sizes; its features, edges and border are zeros that take no memory."""
@@ -255,6 +311,11 @@ class Party:
             x=_zeros(self.nodes, self.features), edge_index=_zeros(2, self.edges, dtype=torch.long), y=self.graph.y
         )
         graph.num_nodes = self.nodes
+        if self.edge_width:
+            graph.edge_attr = _zeros(self.edges, self.edge_width)
+        if self.schema is not None:
+            graph.node_type = _zeros(self.nodes, dtype=torch.long)
+            graph.edge_type = _zeros(self.edges, dtype=torch.long)
         if self.level == "graph":
             graph.num_graphs = self.items
         border = None
@@ -262,9 +323,8 @@ class Party:
             nowhere = _zeros(len(self.border), dtype=torch.long)
             border = Border(nowhere, nowhere, nowhere, self.border.owners)
         masks = {split: getattr(self, split) for split in SPLITS}
-        return Party.unchecked(
-            self.name, graph, self.level, ids=self.ids, border=border, structural=self.structural, **masks
-        )
+        kept: dict[str, Any] = {"ids": self.ids, "structural": self.structural, "schema": self.schema}
+        return Party.unchecked(self.name, graph, self.level, border=border, **kept, **masks)
 
     @property
     def nodes(self) -> int:
@@ -291,6 +351,27 @@ class Party:
     def features(self) -> int:
         return int(self.graph.x.size(1))
 
+    @property
+    def edge_width(self) -> int:
+        """Number of features of an edge, the columns of `edge_attr`."""
+        attributes = self.graph.get("edge_attr")
+        return 0 if attributes is None else int(attributes.size(1))
+
+    def per_edge(self) -> dict[str, Any]:
+        """The columns of edges that the graph has, see `PER_EDGE`."""
+        return {name: self.graph[name] for name in PER_EDGE if self.graph.get(name) is not None}
+
+    def typed(self) -> HeteroData:
+        """The party's graph, of several types, as PyG's `HeteroData`."""
+        if self.schema is None:
+            raise IsthmusError(f"party '{self.name}' has nodes of one type only: read its `graph`")
+        typed = self.schema.unflatten(self.graph)
+        if self.level == "node":
+            own = self.graph.node_type == self.schema.node_types.index(self.schema.labelled)
+            for split in SPLITS:
+                typed[self.schema.labelled][f"{split}_mask"] = getattr(self, split)[own]
+        return typed
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -305,6 +386,9 @@ class Block:
         graphs: number of graphs of each party, for readouts; empty if each has one.
         part: which part of a larger block this is, for layers that need to know more of it than the edges here.
         trims: layers leave out the rows that no seed of `part` needs; the output has a row per seed.
+        node_type: the type of every node, `[nodes]`, where graphs are typed.
+        edge_type: the type of every edge, `[edges]`, where graphs are typed.
+        edge_attr: features of the edges, `[edges, width]`, or none.
     """
 
     x: Tensor
@@ -315,6 +399,9 @@ class Block:
     graphs: tuple[int, ...] = ()
     part: Subgraph | NodeRange | None = None
     trims: bool = False
+    node_type: Tensor | None = None
+    edge_type: Tensor | None = None
+    edge_attr: Tensor | None = None
 
     @classmethod
     def concat(cls, blocks: Sequence[Block]) -> Block:
@@ -328,28 +415,45 @@ class Block:
             torch.add(block.edge_index, first, out=own)
         graphs = itertools.accumulate((sum(block.graphs) for block in blocks), initial=0)
         batch = [block.batch + first for block, first in zip(blocks, graphs, strict=False) if block.batch is not None]
+        types = [block.node_type for block in blocks if block.node_type is not None]
         return cls(
             x=rows.concat([block.x for block in blocks]),
             edge_index=edge_index,
             sizes=tuple(size for block in blocks for size in block.sizes),
-            edge_weight=_weights([block.edge_weight for block in blocks], edges),
             batch=torch.cat(batch) if batch else None,
             graphs=tuple(count for block in blocks for count in block.graphs),
+            node_type=torch.cat(types) if types else None,
+            **concat_per_edge([block.per_edge for block in blocks], edges),
         )
 
     @property
     def nodes(self) -> int:
         return sum(self.sizes)
 
+    @property
+    def per_edge(self) -> dict[str, Any]:
+        """The columns of edges that there are, see `PER_EDGE`."""
+        return {name: column for name in PER_EDGE if (column := getattr(self, name)) is not None}
+
+    def edges_at(self, at: Tensor | slice) -> dict[str, Any]:
+        """The columns of these edges, positions or a mask."""
+        return {name: column[at] for name, column in self.per_edge.items()}
+
+    def types_at(self, at: Tensor | slice) -> Tensor | None:
+        """The types of these nodes, positions or a mask; none where graphs are not typed."""
+        return None if self.node_type is None else self.node_type[at]
+
     @cached_property
     def neighbours(self) -> Neighbours:
         """The edges by target."""
-        return Neighbours(self.edge_index, self.nodes, self.edge_weight)
+        more = {name: column for name, column in self.per_edge.items() if name != "edge_weight"}
+        return Neighbours(self.edge_index, self.nodes, self.edge_weight, more)
 
     def restricted(self, part: Subgraph, *, trims: bool) -> Block:
         """A part of the block, perhaps for layers that leave out the rows that its seeds do not need."""
         x = self.x if part.nodes.numel() == self.nodes else rows.take(self.x, part.nodes)
-        return Block(x, part.edge_index, part.sizes, part.edge_weight, part=part, trims=trims)
+        types = self.types_at(part.nodes)
+        return Block(x, part.edge_index, part.sizes, part=part, trims=trims, node_type=types, **part.per_edge)
 
     def for_party(self, at: int) -> Block:
         """The part of the party at position `at`, as a block."""
@@ -361,9 +465,10 @@ class Block:
             x=rows.slice_rows(self.x, start, stop),
             edge_index=self.edge_index[:, edges] - start,
             sizes=(self.sizes[at],),
-            edge_weight=None if self.edge_weight is None else self.edge_weight[edges],
             batch=None if self.batch is None else self.batch[start:stop] - first,
             graphs=self.graphs[at : at + 1],
+            node_type=self.types_at(slice(start, stop)),
+            **self.edges_at(edges),
         )
 
     @cached_property
@@ -500,9 +605,10 @@ class Cohort:
             x=rows.take(block.x, included.nonzero().squeeze(1)),
             edge_index=(included.cumsum(0) - 1)[block.edge_index[:, edges]],
             sizes=tuple(int(part.sum()) for part in included.split(self.sizes)),
-            edge_weight=None if block.edge_weight is None else block.edge_weight[edges],
             batch=batch,
             graphs=graphs if block.graphs else (),
+            node_type=block.types_at(included),
+            **block.edges_at(edges),
         )
 
     def graphs_of(self, chosen: Tensor) -> Block:
@@ -527,7 +633,8 @@ class Cohort:
             x=rows.take(block.x, node_at),
             edge_index=block.edge_index[:, edge_at] + shift,
             sizes=tuple(sizes.tolist()),
-            edge_weight=None if block.edge_weight is None else block.edge_weight[edge_at],
+            node_type=block.types_at(node_at),
+            **block.edges_at(edge_at),
             batch=torch.arange(chosen.numel(), device=self.device).repeat_interleave(nodes_of[chosen]),
             graphs=tuple(graphs.tolist()),
         )
@@ -542,9 +649,11 @@ class Cohort:
 
 def _block(party: Party) -> Block:
     graph, many = party.graph, party.level == "graph"
-    weight = getattr(graph, "edge_weight", None)
     batch, graphs = (graph.batch, (party.items,)) if many else (None, ())
-    return Block(graph.x, graph.edge_index, (party.nodes,), weight, batch, graphs)
+    types = None if party.schema is None else graph.node_type
+    return Block(
+        graph.x, graph.edge_index, (party.nodes,), batch=batch, graphs=graphs, node_type=types, **party.per_edge()
+    )
 
 
 def check_compatible(parties: Sequence[Party]) -> None:
@@ -553,9 +662,20 @@ def check_compatible(parties: Sequence[Party]) -> None:
         raise IsthmusError("there are no parties: a federation needs at least one")
     first = parties[0]
     features, shape, columns = first.features, first.graph.y.shape[1:], _listed(first.structural)
+    edge_width = first.edge_width
     for party in parties:  # there may be very many
         if party.level != first.level:
             what = f"holds {party.level}s and party '{first.name}' {first.level}s: use one level"
+        elif party.schema is not first.schema and party.schema != first.schema:
+            known, other = (first, party) if party.schema is None else (party, first)
+            assert known.schema is not None
+            how = known.schema.difference(other.schema)
+            what = f"and party '{first.name}' have different types of nodes and edges: {how}; give both one schema"
+        elif party.edge_width != edge_width:
+            what = (
+                f"has {party.edge_width} features of an edge and party '{first.name}' {edge_width}: agree on the "
+                "columns of edge_attr"
+            )
         elif party.features != features:
             what = f"has {party.features} features and party '{first.name}' {features}: agree on one encoding"
         elif party.structural is not first.structural and _listed(party.structural) != columns:
@@ -588,32 +708,37 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     cohort = Cohort(tuple(parties))
     if cohort.level == "graph" or any(party.ids is None for party in parties):
         block = cohort.block
-        graph = Data(x=block.x, edge_index=block.edge_index, edge_weight=block.edge_weight, y=cohort.y)
+        graph = Data(x=block.x, edge_index=block.edge_index, y=cohort.y, **block.per_edge)
         graph.num_nodes, graph.batch = block.nodes, block.batch
+        if block.node_type is not None:
+            graph.node_type = block.node_type
         graph.num_graphs = sum(cohort.items) if cohort.level == "graph" else None
         known = [party.ids for party in parties if party.ids is not None and cohort.level == "graph"]
         ids = torch.cat(known) if len(known) == len(parties) else None
         ids = None if ids is None or ids.unique().numel() < ids.numel() else ids
-        structural = parties[0].structural
-        return Party(name, graph, cohort.level, ids=ids, border=None, pairs=None, structural=structural, **cohort.masks)
+        same: dict[str, Any] = {"structural": parties[0].structural, "schema": parties[0].schema, **cohort.masks}
+        return Party(name, graph, cohort.level, ids=ids, **same)
     ids = torch.cat([party.ids for party in parties if party.ids is not None])
     known, where = torch.unique(ids, return_inverse=True)
     first = torch.full((known.numel(),), ids.numel()).scatter_reduce(0, where, torch.arange(ids.numel()), "amin")
-    edges, weights = [where[cohort.block.edge_index]], [cohort.block.edge_weight]
+    edges, columns = [where[cohort.block.edge_index]], [cohort.block.per_edge]
     start = 0
     for party in parties:
         if party.border is not None and len(party.border):
             outer = torch.searchsorted(known, party.border.outer)
             inside = (outer < known.numel()) & (known[outer.clamp(max=known.numel() - 1)] == party.border.outer)
             edges.append(torch.stack([outer, where[start + party.border.inner]])[:, inside])
-            weights.append(None if party.border.weight is None else party.border.weight[inside])
+            columns.append({key: column[inside] for key, column in party.border.per_edge.items()})
         start += party.nodes
-    edge_index, at = _unique_edges(torch.cat(edges, dim=1), known.numel())
-    graph = Data(x=rows.take(cohort.block.x, first), edge_index=edge_index)
+    per_edge = concat_per_edge(columns, [edge.size(1) for edge in edges])
+    edge_index = torch.cat(edges, dim=1)
+    at = _unique_edges(edge_index, known.numel(), per_edge)
+    graph = Data(x=rows.take(cohort.block.x, first), edge_index=edge_index[:, at])
+    graph.update({key: column[at] for key, column in per_edge.items()})
+    if cohort.block.node_type is not None:
+        graph.node_type = cohort.block.node_type[first]
     graph.y = cohort.y if cohort.level == "pair" else _first_labels(cohort.y, where, first)
     graph.num_nodes = known.numel()
-    edge_weight = _weights(weights, [edge.size(1) for edge in edges])
-    graph.edge_weight = None if edge_weight is None else edge_weight[at]
     if cohort.level == "pair":
         return _pooled_pairs(name, graph, known, parties)
     masks = {split: torch.zeros(known.numel(), dtype=torch.bool) for split in SPLITS}
@@ -621,7 +746,8 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
         masks[split][where[cohort.masks[split]]] = True
     masks["val"] &= ~masks["train"]
     masks["test"] &= ~(masks["train"] | masks["val"])
-    return Party(name, graph, "node", ids=known, border=None, pairs=None, structural=parties[0].structural, **masks)
+    same = {"structural": parties[0].structural, "schema": parties[0].schema, **masks}
+    return Party(name, graph, "node", ids=known, **same)
 
 
 def _first_labels(y: Tensor, where: Tensor, first: Tensor) -> Tensor:
@@ -651,7 +777,7 @@ def _pooled_pairs(name: str, graph: Data, ids: Tensor, parties: Sequence[Party])
     pooled = Pairs(torch.searchsorted(ids, first), second, torch.full_like(first, -1), (), none, none)
     masks = {split: torch.cat([getattr(party, split) for party in parties])[held] for split in SPLITS}
     graph.y = graph.y[held]
-    return Party(name, graph, "pair", ids=ids, border=None, pairs=pooled, **masks)
+    return Party(name, graph, "pair", ids=ids, border=None, pairs=pooled, schema=parties[0].schema, **masks)
 
 
 def _ends(parties: Sequence[Party]) -> tuple[Tensor | None, tuple[dict[str, Tensor], ...]]:
@@ -718,9 +844,20 @@ def _check_edges(party: Party) -> None:
     border = party.border
     if border is None:
         return
-    if not border.inner.shape == border.outer.shape == border.owner.shape:
+    per_edge = [column.shape[:1] for column in border.per_edge.values()]
+    if not border.inner.shape == border.outer.shape == border.owner.shape or any(
+        shape != border.inner.shape for shape in per_edge
+    ):
         raise IsthmusError(
             f"{where}: inner, outer and owner of its border have different lengths: give one each per edge"
+        )
+    width = 0 if border.edge_attr is None else border.edge_attr.size(1)
+    if width != party.edge_width or (border.edge_type is None) != (party.schema is None):
+        raise IsthmusError(f"{where}: edges of its border have other columns than its own: give both the same ones")
+    if party.schema is not None and border.edge_type is not None:
+        target = party.graph.node_type[border.inner]
+        party.schema.check_ends(
+            torch.stack([torch.full_like(target, -1), target]), border.edge_type, f"{where}, border"
         )
     if not len(border):
         return
@@ -729,16 +866,50 @@ def _check_edges(party: Party) -> None:
             raise IsthmusError(f"{where}: a border edge names an {what} outside 0 .. {count - 1}")
 
 
-def _unique_edges(edge_index: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
-    key, where = torch.unique(edge_index[0] * nodes + edge_index[1], return_inverse=True)
-    at = torch.full((key.numel(),), where.numel()).scatter_reduce(0, where, torch.arange(where.numel()), "amin")
-    return edge_index[:, at], at
+def _unique_edges(edge_index: Tensor, nodes: int, per_edge: Mapping[str, Tensor]) -> Tensor:
+    """The first edge of each group that are equal but for their weights."""
+    key = edge_index[0] * nodes + edge_index[1]
+    if (kind := per_edge.get("edge_type")) is not None and kind.numel():
+        key = key * (int(kind.max()) + 1) + kind
+    if (attributes := per_edge.get("edge_attr")) is not None:
+        rows_of = torch.unique(attributes, dim=0, return_inverse=True)[1]
+        key = torch.unique(torch.stack([key, rows_of]), dim=1, return_inverse=True)[1]
+    groups, where = torch.unique(key, return_inverse=True)
+    count = torch.arange(where.numel(), device=where.device)
+    return torch.full_like(groups, where.numel()).scatter_reduce(0, where, count, "amin")
 
 
-def _weights(weights: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor | None:
-    if all(weight is None for weight in weights):
-        return None
-    return torch.cat([torch.ones(n) if weight is None else weight for weight, n in zip(weights, counts, strict=True)])
+def concat_per_edge(columns: Sequence[Mapping[str, Tensor]], counts: Sequence[int]) -> dict[str, Any]:
+    """Columns of edges one after another; where only some have weights, those of the others are 1.
+
+    Arguments:
+        counts: number of edges of each.
+    """
+    joined = {}
+    for name in PER_EDGE:
+        parts = [(each.get(name), count) for each, count in zip(columns, counts, strict=True)]
+        known = [part for part, _ in parts if part is not None]
+        if known:
+            fill = 1 if name == "edge_weight" else 0
+            missing = (
+                known[0].new_full((count, *known[0].shape[1:]), fill) if part is None else part for part, count in parts
+            )
+            joined[name] = torch.cat(list(missing))
+    return joined
+
+
+def _ids_by_type(ids: Mapping[str, Tensor], graph: Data, schema: Schema | None, where: str) -> Tensor:
+    """The ids of all nodes from those of each type."""
+    if schema is None or not isinstance(graph, Data):
+        raise IsthmusError(f"{where}: ids by type are for a typed graph: give one tensor")
+    if unknown := next((name for name in ids if name not in schema.node_types), None):
+        raise IsthmusError(f"{where}: ids name '{unknown}', which is no node type of the schema")
+    counts = torch.bincount(graph.node_type, minlength=len(schema.nodes)).tolist()
+    for name, count in zip(schema.node_types, counts, strict=True):
+        if len(ids.get(name, ())) != count:
+            raise IsthmusError(f"{where}: nodes '{name}' have {len(ids.get(name, ()))} ids, they need {count}")
+    known = [torch.as_tensor(ids[name]) for name, count in zip(schema.node_types, counts, strict=True) if count]
+    return torch.cat(known)
 
 
 def _zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

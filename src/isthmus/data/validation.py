@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,9 +27,10 @@ def validate_graph(graph: Any, where: str) -> Data:
     if graph.get("edge_weight") is not None:
         valid.edge_weight = _edge_weight(graph.edge_weight, valid.edge_index, where)
     if graph.get("edge_attr") is not None:
-        warnings.warn(
-            "edge_attr is left out: no model reads it. Put one number per edge into edge_weight", stacklevel=3
-        )
+        valid.edge_attr = _edge_attr(graph.edge_attr, valid.edge_index, where)
+    for name in ("node_type", "edge_type"):  # of a typed graph, see `Schema`
+        if graph.get(name) is not None:
+            valid[name] = graph[name]
     valid.num_nodes = x.size(0)
     return valid
 
@@ -121,3 +121,16 @@ def _edge_weight(weight: Any, edges: Tensor, where: str) -> Tensor:
     if weight.dim() != 1 or weight.size(0) != edges.size(-1) or not bool(torch.isfinite(weight).all()):
         raise IsthmusError(f"{where}: edge_weight must be {edges.size(-1)} finite numbers, one for each edge")
     return weight.to(torch.get_default_dtype())
+
+
+def _edge_attr(values: Any, edges: Tensor, where: str) -> Tensor:
+    values = _tensor(values, "edge_attr", where)
+    values = values.unsqueeze(1) if values.dim() == 1 else values
+    if values.dim() != 2 or values.size(0) != edges.size(-1):
+        raise IsthmusError(
+            f"{where}: edge_attr has shape {list(values.shape)}, it must be [{edges.size(-1)}, features]"
+        )
+    if values.is_floating_point() and not bool(values.isfinite().all()):
+        count = int((~values.isfinite()).sum())
+        raise IsthmusError(f"{where}: edge_attr has {count} NaN or infinite values: replace them")
+    return values.to(torch.get_default_dtype())

@@ -80,9 +80,10 @@ class ClusterBatches:
         within = inside[source]
         position = inside.cumsum(0) - 1
         sizes = tuple(int(part.sum()) for part in inside.split(block.sizes))
-        weight = None if near.weight is None else near.weight[edges[within]]
         edge_index = position[torch.stack([source[within], target[within]])]
-        return Block(rows.take(block.x, nodes), edge_index, sizes, weight), position[chosen]
+        columns = near.per_edge(edges[within])
+        part = Block(rows.take(block.x, nodes), edge_index, sizes, node_type=block.types_at(nodes), **columns)
+        return part, position[chosen]
 
     def step_of_nodes(self, epoch: int) -> Tensor:
         """In which step each node is read; -1 where no training node is in the same batch of clusters."""

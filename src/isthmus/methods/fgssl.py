@@ -119,8 +119,8 @@ def view(block: Block, edges: float, features: float, draws: Draws) -> Block:
     counts = torch.bincount(party[block.edge_index[0]], minlength=len(block.sizes)).tolist()
     kept = draws.of("edges").uniform(counts).to(party.device) >= edges
     shown = draws.of("features").uniform((1,) * len(block.sizes), block.x.size(1)).to(party.device) >= features
-    weight = None if block.edge_weight is None else block.edge_weight[kept]
-    return Block(_masked(block.x, shown, party), block.edge_index[:, kept], block.sizes, weight)
+    x = _masked(block.x, shown, party)
+    return Block(x, block.edge_index[:, kept], block.sizes, node_type=block.node_type, **block.edges_at(kept))
 
 
 def _masked(x: Tensor, shown: Tensor, party: Tensor) -> Tensor:

@@ -69,23 +69,20 @@ def _all_rows(layer: PerParty, conv: nn.Module, whole: Block, first: Block, at_a
     for start, stop in itertools.pairwise(_ends(conv, near, by_matrix, at_a_time)):
         if by_matrix:
             part = NodeRange(near, start, stop, whole.sizes)
-            piece = layer(replace(whole, edge_index=whole.edge_index[:, :0], edge_weight=_none(whole), part=part))
+            without = whole.edges_at(slice(0, 0))
+            piece = layer(replace(whole, edge_index=whole.edge_index[:, :0], part=part, **without))
         else:
             seeds = torch.arange(start, stop, device=near.device)
             around = near.around(seeds, (None,) * (hops_of_layer(conv) or 0), whole.sizes)
             x = rows.take(whole.x, around.nodes)
             taken = around if layer.takes_hops else None
-            piece = layer(Block(x, around.edge_index, around.sizes, around.edge_weight, part=taken))
+            types = whole.types_at(around.nodes)
+            piece = layer(Block(x, around.edge_index, around.sizes, part=taken, node_type=types, **around.per_edge))
             piece = piece[around.rows_of(seeds, among_seeds=False)]
         if not start:
             out = piece.new_empty(whole.nodes, piece.size(1))
         out[start:stop] = piece
     return out
-
-
-def _none(block: Block) -> Tensor | None:
-    """No edge weights, of a block with edge weights or without."""
-    return None if block.edge_weight is None else block.edge_weight[:0]
 
 
 def _is_chain(module: nn.Module, embed: bool) -> bool:

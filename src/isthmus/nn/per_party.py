@@ -48,7 +48,7 @@ class Leaf:
 
 _BY_ROWS = (nn.Linear, Linear, MessagePassing)
 """Layers that say how wide the rows are that they read."""
-OFFERED = ("x", "edge_index", "edge_weight", "batch", "batch_size", "num_graphs")
+OFFERED = ("x", "edge_index", "edge_weight", "batch", "batch_size", "num_graphs", "node_type", "edge_type", "edge_attr")
 """Arguments that a module's `forward` may name."""
 
 
@@ -401,6 +401,9 @@ class PerParty:
             "batch": block.batch,
             "batch_size": graphs,
             "num_graphs": graphs,
+            "node_type": block.node_type,
+            "edge_type": block.edge_type,
+            "edge_attr": block.edge_attr,
         }
         return {name: value for name, value in offered.items() if name in self._arguments}
 
@@ -412,7 +415,10 @@ class PerParty:
             self._probe_reach(block, self.reach)
 
     def _probe_reach(self, block: Block, reach: int) -> None:
-        """Compare the first node of a path of nodes with itself where the path ends after as many hops."""
+        """Compare the first node of a path of nodes with itself where the path ends after as many hops.
+
+        A path has no types of nodes and edges, so of typed graphs a node of the largest one is compared.
+        """
         count = reach + 3
         along = torch.arange(count - 1)
         edges = torch.cat([torch.stack([along, along + 1]), torch.stack([along + 1, along])], dim=1)
@@ -421,18 +427,28 @@ class PerParty:
         weight = None if block.edge_weight is None else torch.rand(edges.size(1), generator=noise).to(x.dtype)
         on = self.device
         whole = Block(x.to(on), edges.to(on), (count,), None if weight is None else weight.to(on))
-        part = whole.neighbours.around(edges[0, :1].to(on), (None,) * reach, (count,))
+        seed = edges[0, :1].to(on)
+        if block.edge_attr is not None:
+            attributes = torch.rand(edges.size(1), block.edge_attr.size(1), generator=noise).to(x.dtype)
+            whole = replace(whole, edge_attr=attributes.to(on))
+        if block.node_type is not None:
+            whole = max(
+                (block.for_party(at) for at in range(len(block.sizes))), key=lambda each: each.edge_index.size(1)
+            )
+            seed = whole.edge_index[1, :1] if whole.edge_index.numel() else seed
+        part = whole.neighbours.around(seed, (None,) * reach, whole.sizes)
         trial = PerParty(self.module, 1, self.device)
         trial._probed, trial.side_by_side = True, self.side_by_side
         outputs = []
-        for read in (whole, whole.restricted(part, trims=False)):
+        rows_of = int(seed), int(part.rows_of(seed, among_seeds=False))
+        for read, row in zip((whole, whole.restricted(part, trims=False)), rows_of, strict=True):
             trial.load(_varied(self.initial, 1))
             try:
                 with torch.no_grad():
                     output = trial(read)
             except Exception:
                 return  # the first real pass will say why
-            outputs.append((output[0] if isinstance(output, tuple) else output)[0])
+            outputs.append((output[0] if isinstance(output, tuple) else output)[row])
         if not _close(*outputs):
             raise IsthmusError(
                 f"model {type(self.module).__name__} reads further than reach = {reach} hops: give a larger number, "
@@ -525,7 +541,8 @@ def _some_rows(block: Block, limit: int = 200) -> Block:
         x=rows.take(block.x, nodes),
         edge_index=position[block.edge_index[:, inside]],
         sizes=(nodes.numel(),),
-        edge_weight=None if block.edge_weight is None else block.edge_weight[inside],
+        node_type=block.types_at(nodes),
+        **block.edges_at(inside),
         batch=batch,
         graphs=() if batch is None else (int(batch.max()) + 1,),
     )

@@ -6,7 +6,7 @@ import csv
 import gzip
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -66,7 +66,8 @@ class MolecularGraphs(PublicDataSet):
             splits = split_by_share(one_group, self.train, self.val, numpy_generator(split_seed, "split"))
         masks = drop_unlabelled(splits, graph.y)
         structural = structural_columns(self.features)
-        party = Party("pooled", graph, "graph", border=None, pairs=None, structural=structural, **masks)
+        more: dict[str, Any] = {"structural": structural, **masks}
+        party = Party("pooled", graph, "graph", **more)
         return Pool(party, classes=y.size(1), smiles=texts, note=unreadable_note(parsed.unreadable, len(smiles)))
 
     def raw_folder(self) -> Path:

@@ -107,7 +107,7 @@ class Shops(PartyData):
         border = Border(inner, outer, owner, owners)
         masks = {name: shared["split"][own] == value for value, name in enumerate(SPLITS)}
         ids = torch.arange(own.start, own.stop)
-        return Party(f"shop-{at}", graph, "node", ids=ids, border=border, pairs=None, **masks)
+        return Party(f"shop-{at}", graph, "node", ids=ids, border=border, pairs=None, schema=None, **masks)
 
     def _write(self, arrays: Arrays, seed: int) -> tuple[list[int], list[int]]:
         """Write what depends on all shops, and return the numbers of nodes and of edges across, by shop.

@@ -99,7 +99,8 @@ def build_party(
     name, level, ids, border = contents.settings.name, contents.settings.level, contents.ids, contents.border
     if level == "graph" and contents.item_ids.unique().numel() == contents.items:  # without ids, molecules may repeat
         ids = contents.item_ids
-    return Party(name, graph, level, ids=ids, border=border, pairs=None, structural=structural, **splits)
+    more: dict[str, Any] = {"ids": ids, "border": border, "structural": structural, **splits}
+    return Party(name, graph, level, **more)
 
 
 def note_on_splits(parties: Sequence[Party]) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus.data import rows
-from isthmus.data.party import SPLITS, Border, Cohort, Party
+from isthmus.data.party import PER_EDGE, SPLITS, Border, Cohort, Party
 
 
 def cut_into_parties(whole: Party, members: Sequence[Tensor], names: Sequence[str], *, coupled: bool) -> list[Party]:
@@ -41,16 +41,16 @@ def _cut_graph(whole: Party, members: Sequence[Tensor], names: Sequence[str], *,
         columns = edges.of_parties(start, items, counts, coupled=coupled)
         columns["x"] = rows.split_rows(rows.take(whole.graph.x, items), counts)
         columns["y"] = rows.split_copies(whole.graph.y[items], counts)
+        if whole.schema is not None:
+            columns["node_type"] = rows.split_copies(whole.graph.node_type[items], counts)
         masks = {split: rows.split_copies(getattr(whole, split)[items], counts) for split in SPLITS}
         ids = rows.split_copies(edges.ids[items], counts)
         border = columns.pop("border", [None] * len(counts))
         for at, count in enumerate(counts):
             graph = Data(**{key: column[at] for key, column in columns.items()}, num_nodes=count)
-            own = {split: mask[at] for split, mask in masks.items()}
-            party = Party.unchecked(
-                names[start + at], graph, "node", ids=ids[at], border=border[at], structural=whole.structural, **own
-            )
-            parties.append(party)
+            own: dict[str, Any] = {split: mask[at] for split, mask in masks.items()}
+            own |= {"ids": ids[at], "border": border[at], "structural": whole.structural, "schema": whole.schema}
+            parties.append(Party.unchecked(names[start + at], graph, "node", **own))
     return parties
 
 
@@ -83,7 +83,7 @@ class _Edges:
     def __init__(self, whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> None:
         self.ids = torch.arange(whole.nodes) if whole.ids is None else whole.ids
         self.names = names
-        self.edge_index, self.weight = whole.graph.edge_index, getattr(whole.graph, "edge_weight", None)
+        self.edge_index, self.per_edge = whole.graph.edge_index, whole.per_edge()
         self.by_target = torch.argsort(self.edge_index[1], stable=True)
         self.arriving = torch.bincount(self.edge_index[1], minlength=whole.nodes)
         self.first = self.arriving.cumsum(0) - self.arriving
@@ -92,7 +92,7 @@ class _Edges:
         self.holder.scatter_reduce_(0, torch.cat(list(members)), _party_of(members), "amin")
 
     def of_parties(self, start: int, nodes: Tensor, counts: Sequence[int], *, coupled: bool) -> dict[str, list[Any]]:
-        """By party the edges between its nodes, their weights, and the border: edges from nodes of other parties.
+        """By party the edges between its nodes, their columns, and the border: edges from nodes of other parties.
 
         Arguments:
             start: the position of the first of these parties; the others follow it.
@@ -120,8 +120,8 @@ class _Edges:
                 torch.stack([source[inside] - firsts[of[inside]], target[inside]]), within, dim=1
             )
         }
-        if self.weight is not None:
-            columns["edge_weight"] = rows.split_copies(self.weight[edge[inside]], within)
+        for name, column in self.per_edge.items():
+            columns[name] = rows.split_copies(column[edge[inside]], within)
         if coupled:
             outside = ~inside
             columns["border"] = self._borders(edge[outside], target[outside], of[outside], len(counts))
@@ -140,9 +140,10 @@ class _Edges:
         ends = itertools.pairwise(itertools.accumulate(per_party.tolist(), initial=0))
         owners = [tuple(named[first:stop]) for first, stop in ends]
         counts = torch.bincount(party, minlength=parties).tolist()
-        weights = [None] * parties if self.weight is None else rows.split_copies(self.weight[edge], counts)
         each = (rows.split_copies(values, counts) for values in (inner, self.ids[outer], owner))
-        return list(map(Border, *each, owners, weights))
+        columns = (self.per_edge.get(name) for name in PER_EDGE)
+        more = ([None] * parties if each is None else rows.split_copies(each[edge], counts) for each in columns)
+        return list(map(Border, *each, owners, *more))
 
 
 def _party_of(members: Sequence[Tensor]) -> Tensor:
@@ -171,8 +172,7 @@ def _cut_graphs(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -
     starts, firsts = np.cumsum([0, *nodes.tolist()]), np.cumsum([0, *counts])
     shift = (nodes.cumsum(0) - nodes)[party_of_graph[block.batch[block.edge_index[0]]]]
     per_edge = {"edge_index": (block.edge_index - shift).split(edges, dim=1)}
-    if block.edge_weight is not None:
-        per_edge["edge_weight"] = block.edge_weight.split(edges)
+    per_edge |= {name: column.split(edges) for name, column in block.per_edge.items()}
     batch, y = block.batch.split(nodes.tolist()), whole.graph.y[order].split(counts)
     ids = rows.split_copies(order if whole.ids is None else whole.ids[order], counts)
     masks = {split: getattr(whole, split)[order].split(counts) for split in SPLITS}
@@ -182,6 +182,9 @@ def _cut_graphs(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -
         graph.update({key: part[at].clone(memory_format=torch.contiguous_format) for key, part in per_edge.items()})
         graph.x = rows.slice_rows(block.x, int(starts[at]), int(starts[at + 1])).clone()
         graph.num_nodes, graph.num_graphs = int(nodes[at]), counts[at]
+        if block.node_type is not None:
+            graph.node_type = block.node_type[int(starts[at]) : int(starts[at + 1])].clone()
         splits = {split: part[at].clone() for split, part in masks.items()}
-        parties.append(Party.unchecked(name, graph, "graph", ids=ids[at], structural=whole.structural, **splits))
+        kept: dict[str, Any] = {"ids": ids[at], "structural": whole.structural, "schema": whole.schema}
+        parties.append(Party.unchecked(name, graph, "graph", **kept, **splits))
     return parties
