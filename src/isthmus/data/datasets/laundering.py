@@ -349,7 +349,8 @@ def _one_pattern(town: Town, pattern: int, mules: WeightedSampler, across: float
     begin = int(draw.integers(0, town.seconds))
     spread = draw.uniform(0.3, 4) * DAY
     time, held = np.zeros(sender.size, dtype=np.int64), np.full(accounts.size, begin, dtype=np.int64)
-    amount, purse = np.zeros(sender.size), np.zeros(accounts.size)
+    amount: Floats = np.zeros(sender.size)
+    purse: Floats = np.zeros(accounts.size)
     base = float(town.amounts(900, 1.0, 1)[0])
     for now in range(int(step.max()) + 1):
         legs_now = np.flatnonzero(step == now)
