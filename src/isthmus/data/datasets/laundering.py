@@ -361,7 +361,7 @@ def _one_pattern(town: Town, pattern: int, mules: WeightedSampler, across: float
         passed = purse[payer] / np.bincount(payer, minlength=accounts.size)[payer] * draw.uniform(0.9, 1, payer.size)
         amount[legs_now] = fresh if now == 0 else passed
         np.maximum.at(held, payee, time[legs_now])
-        purse = np.bincount(payee, weights=amount[legs_now], minlength=accounts.size)
+        purse = np.bincount(payee, weights=amount[legs_now], minlength=accounts.size).astype(np.float64)
     amount = np.maximum(np.where(draw.random(amount.size) < 0.2, np.round(amount, -1), np.round(amount, 2)), 0.5)
     return town.finished(time, accounts[sender], accounts[receiver], amount, _by_hand(town, time.size), pattern)
 
