@@ -86,8 +86,14 @@ def test_a_party_draws_the_same_alone_and_in_a_cohort():
         part = slice(start, start + together.sizes[at])
         assert together.nodes[part].tolist() == (alone.nodes + first).tolist()
         mine = torch.isin(together.edge_index[1], torch.arange(part.start, part.stop))
-        pairs = zip(*(together.edge_index[:, mine] - start).tolist(), together.edge_weight[mine].tolist(), strict=True)
-        assert sorted(pairs) == sorted(zip(*alone.edge_index.tolist(), alone.edge_weight.tolist(), strict=True))
+        pairs = zip(
+            *(together.edge_index[:, mine] - start).tolist(),
+            together.per_edge["edge_weight"][mine].tolist(),
+            strict=True,
+        )
+        assert sorted(pairs) == sorted(
+            zip(*alone.edge_index.tolist(), alone.per_edge["edge_weight"].tolist(), strict=True)
+        )
         start += together.sizes[at]
         nodes_before += own.nodes
     assert start == together.nodes.numel()

@@ -14,7 +14,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 from isthmus.data import rows
 from isthmus.data.neighbours import Neighbours, NodeRange, Subgraph
-from isthmus.data.schema import Schema
+from isthmus.data.schema import Inputs, Schema
 from isthmus.data.validation import check_splits, drop_unlabelled, validate_batch, validate_graph, validate_split
 from isthmus.errors import IsthmusError
 
@@ -356,6 +356,11 @@ class Party:
         """Number of features of an edge, the columns of `edge_attr`."""
         attributes = self.graph.get("edge_attr")
         return 0 if attributes is None else int(attributes.size(1))
+
+    @property
+    def inputs(self) -> Inputs:
+        """What a model may read of the party's data."""
+        return Inputs(self.features, self.edge_width, self.schema)
 
     def per_edge(self) -> dict[str, Any]:
         """The columns of edges that the graph has, see `PER_EDGE`."""
@@ -716,7 +721,7 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
         known = [party.ids for party in parties if party.ids is not None and cohort.level == "graph"]
         ids = torch.cat(known) if len(known) == len(parties) else None
         ids = None if ids is None or ids.unique().numel() < ids.numel() else ids
-        same: dict[str, Any] = {"structural": parties[0].structural, "schema": parties[0].schema, **cohort.masks}
+        same: dict[Any, Any] = {"structural": parties[0].structural, "schema": parties[0].schema, **cohort.masks}
         return Party(name, graph, cohort.level, ids=ids, **same)
     ids = torch.cat([party.ids for party in parties if party.ids is not None])
     known, where = torch.unique(ids, return_inverse=True)

@@ -331,6 +331,19 @@ class Schema:
         return "their order or the labelled type" if self != other else "nothing"
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What a model may read of the data: the numbers of features of a node and of an edge, and the types of both."""
+
+    features: int
+    edge_features: int = 0
+    schema: Schema | None = None
+
+
+SMALLEST = Inputs(1, 1, Schema((("node", 0),), ((("node", "to", "node"), 1),), "node"))
+"""The least that any model reads: one feature of a node and one of an edge, of one type each."""
+
+
 def _note(found: dict[Any, int], kind: Any, width: int | None, where: str, what: str, name: str) -> None:
     width = found.get(kind, 0) if width is None else width
     if found.setdefault(kind, width) != width:

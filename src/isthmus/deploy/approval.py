@@ -24,6 +24,7 @@ from torch import Tensor
 from isthmus import store
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.limits import Limits
+from isthmus.data.schema import SMALLEST
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR, LocalTraining
@@ -120,7 +121,7 @@ def describe_proposal(proposal: Proposal) -> Iterator[str]:
         if spent is not None:
             yield f"  spends epsilon {spent:g} in each run on what its noise protects"
         actions = method.site_type().actions()
-        module = outline(method, study.encoder(), 1, task)
+        module = outline(method, study.encoder(), SMALLEST, task)
         yield f"  a model of {count_numbers(module):,} numbers, if there were one feature and two classes"
         for action, times in method.calls(module).items():
             binding = actions[action].binding

@@ -93,12 +93,12 @@ def coordinate(
         run: Run | None = None
         try:
             transport = RemoteTransport(post, plan, **fixed)
-            module = module_of(study.encoder(), agreement.features, task, seed)
+            module = module_of(study.encoder(), agreement.inputs, task, seed)
             check_task(method, task)
             method = suited(method, study.encoder(), task.level)
             method.check(module)
             about = describe_model(
-                method, study.encoder(), task, seed, agreement.features, agreement.labels, agreement.encoding()
+                method, study.encoder(), task, seed, agreement.inputs, agreement.labels, agreement.encoding()
             )
             where: dict[str, Any] = {"seed": seed, "save_every": save_every, "transport": transport, **options}
             run = Run(method, (), task, module, description=about, features=agreement.features, **where)

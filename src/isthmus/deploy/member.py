@@ -145,15 +145,15 @@ class Member(PartySide):
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
         encoder, own = study.encoder(), self.contents.settings
         method = suited(method, encoder, task.level)
-        self.limits.permit_model(method.name, count_numbers(outline(method, encoder, party.features, task)))
-        module = extended(method, module_of(encoder, party.features, task, seed), seed)
+        self.limits.permit_model(method.name, count_numbers(outline(method, encoder, party.inputs, task)))
+        module = extended(method, module_of(encoder, party.inputs, task, seed), seed)
         planned = method.calls(module)
         self.limits.permit_plan(method.name, planned)
         self._plan(f"method {method.name}, seed {seed}", planned, plan)
         self.digest, self.model = self.call[:16], f"{self.study}-{_file_name(method.name)}-{seed}"
         labels = tuple(own.labels or own.tasks or ())
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
-        self.description = describe_model(method, encoder, task, seed, party.features, labels, columns)
+        self.description = describe_model(method, encoder, task, seed, party.inputs, labels, columns)
         self.site = method.site([party], task, module, seed=seed, noise_seed=self._noise_seed(seed))
         return self.site
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from isthmus.data.folder.columns import Column, Totals
 from isthmus.data.folder.encoding import Encoding, first_totals, second_totals
 from isthmus.data.folder.reading import Contents
+from isthmus.data.schema import Inputs
 from isthmus.deploy.introductions import (
     KINDS,
     check_shares,
@@ -90,6 +91,11 @@ class Agreement:
         if named.level != due.level:
             raise IsthmusError(f"task '{named.name}' is for {named.level}s, the parties hold {due.level}s")
         return named.complete_from(due, self.labels)
+
+    @property
+    def inputs(self) -> Inputs:
+        """What a model may read of the parties' data."""
+        return Inputs(self.features)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -6,18 +6,21 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Sequence
 from inspect import signature
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 from torch_geometric import nn as gnn
 
 from isthmus.data.party import Level
+from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError
 from isthmus.nn.diffusion import Diffusion
+from isthmus.nn.edge_features import EdgeGat, EdgeGin, Transformer
 from isthmus.nn.hops import of_layer, own_rows
 from isthmus.nn.products import EdgeValues, Propagation, mean_edges, normalised_edges, plain_edges
+from isthmus.nn.side_by_side import Layer
 from isthmus.nn.structure import StructureChannel
 from isthmus.nn.twins import REPEATED, Bank, propagates_by_matrix, twin
 from isthmus.options import Registered
@@ -31,7 +34,7 @@ class Encoder(Registered):
     """A graph model by name; `build` makes the module for nodes or for whole graphs."""
 
     kind: ClassVar[str] = "encoder"
-    built_in_module: ClassVar[str] = "isthmus.nn.encoders"
+    built_in_module: ClassVar[str] = "isthmus.nn"
     entry_points: ClassVar[str] = "isthmus.encoders"
     lr: ClassVar[float] = 0.01
     """The local learning rate that suits it on nodes, with Adam or AdamW: what methods train with that name none."""
@@ -44,6 +47,30 @@ class Encoder(Registered):
     """Dropout on the input of every layer during training."""
     pool: Pool = "mean"
     """How node embeddings are pooled to a graph embedding, for graph tasks."""
+
+    _inputs: Inputs | None = PrivateAttr(None)
+
+    def reading(self, inputs: Inputs) -> Self:
+        """The encoder for these data, whose types and edge features `build` may need to know."""
+        bound = self.model_copy()
+        bound._inputs = inputs
+        return bound
+
+    @property
+    def edge_dim(self) -> int:
+        """How many features of an edge the model reads, where its option `edge_features` says that it does."""
+        if not getattr(self, "edge_features", False):
+            return 0
+        if getattr(self, "weighted", False):
+            raise IsthmusError(
+                f"model '{self.name}': it reads edge weights or edge features: set one of the two options"
+            )
+        width = 0 if self._inputs is None else self._inputs.edge_features
+        if not width:
+            raise IsthmusError(
+                f"model '{self.name}': edge_features is set, and the parties' edges have none (edge_attr)"
+            )
+        return width
 
     def build(self, features: int, classes: int, level: Level) -> nn.Module:
         """The module `forward(x, edge_index, edge_weight, batch, batch_size)` with `classes` outputs and a head."""
@@ -85,6 +112,8 @@ class MessagePassing(nn.Module):
     @property
     def takes_hops(self) -> bool:
         """Whether layers can propagate by rows of a larger graph's matrices (see `isthmus.nn.hops`)."""
+        if any(isinstance(layer, Layer) for layer in self.modules()):
+            return False
         return all(propagates_by_matrix(layer) for layer in self.modules() if isinstance(layer, gnn.MessagePassing))
 
     @property
@@ -112,14 +141,26 @@ class Readout(nn.Module):
         self.pool = POOLS[pool]
         self.after = nn.Identity() if after is None else after
         self.rectify = rectify
+        self._reads = frozenset(signature(body.forward).parameters)
 
     @property
     def first_layer(self) -> str | None:
         inner = getattr(self.body, "first_layer", None)
         return None if inner is None else f"body.{inner}"
 
-    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int) -> Tensor:
-        h = self.body(x, edge_index, edge_weight)
+    def forward(
+        self,
+        x: Any,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        batch: Tensor,
+        batch_size: int,
+        node_type: Tensor | None = None,
+        edge_type: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> Tensor:
+        more = {"edge_weight": edge_weight, "node_type": node_type, "edge_type": edge_type, "edge_attr": edge_attr}
+        h = self.body(x, edge_index, **{name: value for name, value in more.items() if name in self._reads})
         return self.head(self.after(self.pool(h.relu() if self.rectify else h, batch, batch_size)))
 
 
@@ -180,10 +221,24 @@ def uses_edge_weights(module: nn.Module) -> bool:
     return bool(getattr(getattr(module, "body", module), "weighted", True))
 
 
+def uses_edge_features(module: nn.Module) -> bool:
+    """Whether a model reads features of edges: an encoder's, or one of your own whose forward names `edge_attr`."""
+    reads = getattr(getattr(module, "body", module), "reads_edge_features", None)
+    return "edge_attr" in signature(module.forward).parameters if reads is None else bool(reads)
+
+
+def uses_types(module: nn.Module) -> bool:
+    """Whether a model knows the types of nodes or edges, other than by the columns that each type has."""
+    inner = getattr(module, "body", module)
+    return bool({"node_type", "edge_type"} & signature(inner.forward).parameters.keys())
+
+
 class Convolutions(MessagePassing):
     """Convolutions with dropout before each and ReLU between them.
 
     Arguments:
+        weighted: the convolutions read edge weights.
+        edge_features: they read features of edges, and no weights.
         linear: a layer after the convolutions, with ReLU and dropout before it.
         dropout_features: dropout before the first convolution, too.
 
@@ -199,6 +254,7 @@ class Convolutions(MessagePassing):
         dropout: float,
         *,
         weighted: bool,
+        edge_features: bool = False,
         first_layer: str | None = None,
         linear: nn.Module | None = None,
         dropout_features: bool = True,
@@ -210,6 +266,7 @@ class Convolutions(MessagePassing):
         self.dropout = nn.Dropout(dropout)
         self.dropout_features = dropout_features
         self.weighted = weighted
+        self.reads_edge_features = edge_features
         self.first_layer = first_layer
 
     @property
@@ -226,12 +283,17 @@ class Convolutions(MessagePassing):
         # layers that normalise by what they see of a graph need all of it
         return None if any(isinstance(layer, gnn.ChebConv) for layer in self.modules()) else super().reach
 
-    def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Any, edge_index: Any, edge_weight: Tensor | None = None, edge_attr: Tensor | None = None
+    ) -> Tensor:
         last, outputs = len(self.convs) - 1, []
         for at, conv in enumerate(self.convs):
             x = self.dropout(x) if at or self.dropout_features else x
             edges = of_layer(edge_index, at, len(self.convs))
-            x = conv(x, edges, edge_weight) if self.weighted else conv(x, edges)
+            if self.reads_edge_features:
+                x = conv(x, edges, edge_attr)
+            else:
+                x = conv(x, edges, edge_weight) if self.weighted else conv(x, edges)
             if at < last or self.concatenate or self.linear is not None:
                 x = x.relu()
             outputs.append(x)
@@ -282,10 +344,16 @@ class Gat(Encoder):
     """Attention heads of the hidden layers, concatenated; the last layer has one."""
     weighted: bool = False
     """Attention also reads edge weights, as an edge feature; self-loops have weight 1."""
+    edge_features: bool = False
+    """Attention also reads the features of edges; those of a self-loop are the mean of the edges into its node."""
 
     def body(self, features: int, out: int) -> nn.Module:
         per_head = max(1, self.hidden // self.heads)
         sizes = [features, *[per_head * self.heads] * (self.layers - 1)]
+        if edge_dim := self.edge_dim:
+            of_edges = [EdgeGat(i, per_head, self.heads, edge_dim) for i in sizes[:-1]]
+            of_edges.append(EdgeGat(sizes[-1], out, 1, edge_dim))
+            return Convolutions(of_edges, self.dropout, weighted=False, edge_features=True)
         layer = WeightedGat if self.weighted else gnn.GATConv
         convs = [layer(i, per_head, heads=self.heads) for i in sizes[:-1]]
         convs.append(layer(sizes[-1], out, heads=1))
@@ -365,9 +433,15 @@ class Gin(Encoder):
     is normalised with its own statistics, in evaluation too."""
     weighted: bool = False
     """Weigh neighbours by their edge weights."""
+    edge_features: bool = False
+    """Add the features of edges to those of neighbours, as GINE does (Hu et al. 2020)."""
 
     def body(self, features: int, out: int) -> nn.Module:
         perceptrons = [self._perceptron(i, o) for i, o in self.widths(features, out)]
+        if edge_dim := self.edge_dim:
+            inputs = (i for i, _ in self.widths(features, out))
+            of_edges = [EdgeGin(mlp, ScaledSelf(), i, edge_dim) for mlp, i in zip(perceptrons, inputs, strict=True)]
+            return Convolutions(of_edges, self.dropout, weighted=False, edge_features=True)
         convs = [WeightedGin(mlp) if self.weighted else gnn.GINConv(mlp, train_eps=True) for mlp in perceptrons]
         return Convolutions(convs, self.dropout, weighted=self.weighted)
 
@@ -416,6 +490,23 @@ def hops_of_layer(conv: nn.Module) -> int | None:
         return len(conv.conv.lins) - 1
     hops: int | None = conv.K if isinstance(conv, gnn.TAGConv) else getattr(conv, "hops", None)
     return hops
+
+
+class TransformerEncoder(Encoder):
+    """Graph transformer (Shi et al. 2021): attention of queries and keys, and a linear layer for the node itself."""
+
+    name: ClassVar[str] = "transformer"
+    heads: int = Field(4, ge=1, le=1000)
+    """Attention heads of the hidden layers, concatenated; the last layer has one."""
+    edge_features: bool = False
+    """Keys and values also read the features of edges."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        per_head = max(1, self.hidden // self.heads)
+        sizes = [features, *[per_head * self.heads] * (self.layers - 1)]
+        convs = [Transformer(i, per_head, self.heads, self.edge_dim) for i in sizes[:-1]]
+        convs.append(Transformer(sizes[-1], out, 1, self.edge_dim))
+        return Convolutions(convs, self.dropout, weighted=False, edge_features=self.edge_features)
 
 
 class Cheb(Encoder):

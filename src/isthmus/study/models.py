@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from isthmus import own_code, result_files, store
 from isthmus.data.party import Party
+from isthmus.data.schema import Inputs, Schema
 from isthmus.errors import IsthmusError, did_you_mean, format_option, path_of, similar_path, writes_flags
 from isthmus.federation import wire
 from isthmus.federation.site import OWN, Site
@@ -51,6 +52,7 @@ class _Description(BaseModel):
     encoding: dict[str, Any] | None
     seed: int
     features: int = Field(ge=0)
+    edge_features: int = Field(0, ge=0)
     labels: list[str]
     groups: dict[str, list[str]]
     sums: dict[str, str] = {}
@@ -61,7 +63,7 @@ def describe_model(
     encoder: Any,
     task: Task,
     seed: int,
-    features: int,
+    inputs: Inputs,
     labels: Sequence[str] = (),
     encoding: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def describe_model(
 
     Arguments:
         encoder: the study's encoder; of a model of your own, its name and options.
-        features: width of the features.
+        inputs: what the model may read of the data.
         labels: names of the classes, or of the tasks.
         encoding: how columns of files become features; None if the data come as numbers.
     """
@@ -78,7 +80,9 @@ def describe_model(
         "seed": seed,
         "task": {"name": task.name, **task.model_dump()},
         "model": model_table(encoder),
-        "features": features,
+        "features": inputs.features,
+        "edge_features": inputs.edge_features,
+        "schema": None if inputs.schema is None else inputs.schema.to_dict(),
         "labels": list(labels),
         "encoding": encoding,
     }
@@ -204,6 +208,19 @@ class TrainedModel:
                 f"party '{party.name}' has {party.features} features, the model was trained on "
                 f"{self.description['features']}: encode them as in training"
             )
+        known = inputs_of(self.description)
+        if party.schema != known.schema:
+            one, other = (known.schema, party.schema) if known.schema is not None else (party.schema, None)
+            assert one is not None
+            raise IsthmusError(
+                f"party '{party.name}' has other types of nodes and edges than the model was trained on: "
+                f"{one.difference(other)}"
+            )
+        if party.edge_width != known.edge_features:
+            raise IsthmusError(
+                f"party '{party.name}' has {party.edge_width} features of an edge, the model was trained on "
+                f"{known.edge_features}: encode them as in training"
+            )
 
     def _site(self, party: Party) -> Site:
         site = self.method.predictor([party], self.task, self.module, seed=int(self.description["seed"]))
@@ -229,12 +246,19 @@ def _check_shapes(method: Method, module: nn.Module, weights: Weights) -> Weight
 def _built(description: Mapping[str, Any], own: Any, weights: Weights) -> tuple[Method, Task, nn.Module]:
     """The method, the task and the module that a description names, if it fits the weights."""
     method, task = _named(Method, description["method"], "name"), _named(Task, description["task"], "name")
-    seed, features = int(description["seed"]), int(description["features"])
+    seed, inputs = int(description["seed"]), inputs_of(description)
     encoder = _named_model(description["model"]) if own is None else with_saved_options(own, description["model"])
     if isinstance(encoder, Encoder):  # before memory is taken for sizes that the weights do not have
-        _check_shapes(method, outline(method, encoder, features, task), weights)
-    module = module_of(copy.deepcopy(encoder) if isinstance(encoder, nn.Module) else encoder, features, task, seed)
+        _check_shapes(method, outline(method, encoder, inputs, task), weights)
+    module = module_of(copy.deepcopy(encoder) if isinstance(encoder, nn.Module) else encoder, inputs, task, seed)
     return method, task, extended(method, module, seed)
+
+
+def inputs_of(description: Mapping[str, Any]) -> Inputs:
+    """What the model of a description may read of the data."""
+    types = description.get("schema")
+    schema = None if types is None else Schema.of_dict(types)
+    return Inputs(int(description["features"]), int(description.get("edge_features", 0)), schema)
 
 
 def _named_model(table: Mapping[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from isthmus.data.party import Party
 from isthmus.data.skew import rare_class, rare_metric
 from isthmus.errors import format_option
 from isthmus.methods.base import Method
-from isthmus.nn.encoders import uses_edge_weights
+from isthmus.nn.encoders import uses_edge_features, uses_edge_weights, uses_types
 from isthmus.paired import alone_is_best, best_was_last, difference
 from isthmus.study.loop import RunResult
 from isthmus.study.own_models import model_table
@@ -99,7 +99,26 @@ def model_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> 
             another = "use another model, such as gcn, or add edge_weight to forward in a class of your own"
             remedy = "set model.weighted = true" if hasattr(model, "weighted") else another
             notes.append(f"{what} ignores the edge weights of {weighted} of {len(parties)} parties: {remedy}")
-    return list(dict.fromkeys(notes))
+    return list(dict.fromkeys([*notes, *_unread(models, parties, task)]))
+
+
+def _unread(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list[str]:
+    """One line for each model that does not read the features of edges, or the types, that these parties have."""
+    width, schema = parties[0].edge_width, parties[0].schema
+    notes = []
+    for model in models if width or schema is not None else ():
+        module = model if isinstance(model, nn.Module) else module_for(model, parties, task, 0)
+        what = next(iter(model_table(model).values()))
+        if width and not uses_edge_features(module):
+            own = "use another model, such as transformer, or add edge_attr to forward in a class of your own"
+            remedy = "set model.edge_features = true" if hasattr(model, "edge_features") else own
+            notes.append(f"{what} ignores the {width} features of edges (edge_attr): {remedy}")
+        if schema is not None and not uses_types(module):
+            notes.append(
+                f"{what} knows node types by their columns only, and treats all types of edges as one: use rgcn, "
+                "hetero-sage or hgt"
+            )
+    return notes
 
 
 def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by: str) -> list[str]:

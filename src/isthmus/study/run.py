@@ -191,9 +191,7 @@ def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options
     parties = loaded.parties
     if loaded.by_workers and (method.role == "pooled" or needs_whole(parties, loaded.task)):
         parties = study.load(seed).parties
-    description = describe_model(
-        method, encoder, loaded.task, seed, parties[0].features, loaded.labels, loaded.encoding
-    )
+    description = describe_model(method, encoder, loaded.task, seed, parties[0].inputs, loaded.labels, loaded.encoding)
     return Run(
         method, parties, loaded.task, module, seed=seed, device=device, wire=study.wire, description=description,
         **options,
@@ -563,7 +561,7 @@ def run(
             for plain, trained in zip(chosen, models, strict=True):
                 each = suited(plain, trained, learned.level)
                 module = module_for(trained, held, learned, at)
-                about = describe_model(each, trained, learned, at, held[0].features, labels, encoding)
+                about = describe_model(each, trained, learned, at, held[0].inputs, labels, encoding)
                 where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
                 runs.append(Run(each, held, learned, module, description=about, **where).go())
     except BaseException:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.fx.experimental import _config
 
 from isthmus.data.party import Level, Party, check_compatible, pool_parties
+from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError, did_you_mean, format_option
 from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR
@@ -178,32 +179,33 @@ def device_named(name: str) -> torch.device:
 def module_for(
     model: Encoder | nn.Module | Callable[[int, int], nn.Module], parties: Sequence[Party], task: Task, seed: int
 ) -> nn.Module:
-    """The model before training for these parties' features, see `module_of`."""
-    return module_of(model, parties[0].features, task, seed)
+    """The model before training for these parties' data, see `module_of`."""
+    return module_of(model, parties[0].inputs, task, seed)
 
 
 def module_of(
-    model: Encoder | nn.Module | Callable[[int, int], nn.Module], features: int, task: Task, seed: int
+    model: Encoder | nn.Module | Callable[[int, int], nn.Module], inputs: Inputs, task: Task, seed: int
 ) -> nn.Module:
     """The model before training, its weights drawn by the seed alone.
 
     Arguments:
+        inputs: what it may read of the data.
         model: an encoder; a module of your own (its `reset_parameters` is called if it has one); or a function of
             the numbers of features and outputs that makes one.
     """
     with torch_seeded(seed_of(seed, "model")):
         if isinstance(model, Encoder):
-            if not features:
+            if not inputs.features:
                 raise IsthmusError(
                     f"model '{model.name}': the parties' data have no features to read: give them some, degrees perhaps"
                 )
-            return task.model(model, features)
+            return task.model(model.reading(inputs), inputs.features)
         if isinstance(model, nn.Module):
             reset = getattr(model, "reset_parameters", None)
             if callable(reset):
                 reset()
             return model
-        return model(features, task.outputs)
+        return model(inputs.features, task.outputs)
 
 
 def extended(method: Method, module: nn.Module, seed: int) -> nn.Module:
@@ -212,8 +214,8 @@ def extended(method: Method, module: nn.Module, seed: int) -> nn.Module:
         return method.extended(module)
 
 
-def outline(method: Method, model: Encoder | Callable[[int, int], nn.Module], features: int, task: Task) -> nn.Module:
+def outline(method: Method, model: Encoder | Callable[[int, int], nn.Module], inputs: Inputs, task: Task) -> nn.Module:
     """The model that the method trains, without memory for its weights: to count and compare them."""
     # a model of several views runs once to learn its width, on a graph without edges
     with torch.device("meta"), _config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
-        return extended(method, module_of(model, features, task, 0), 0)
+        return extended(method, module_of(model, inputs, task, 0), 0)

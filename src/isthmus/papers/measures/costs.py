@@ -82,7 +82,11 @@ class Costs(Measure):
                     times["update"] += [1000 * seconds for seconds in spent[2:]]
                     traffic = _traffic(ledger)
                 gc.collect()
-        wide = {"weights": initial_weights(encoder.build(held[0].features, self.outputs, task.level))}
+        wide = {
+            "weights": initial_weights(
+                encoder.reading(held[0].inputs).build(held[0].features, self.outputs, task.level)
+            )
+        }
         crossing = sum(len(party.border) for party in held if party.border is not None)
         metrics = {name: statistics.median(each) for name, each in times.items()} | traffic
         metrics["wide_mb"] = 2 * len(held) * wire.size(wide) / MB
