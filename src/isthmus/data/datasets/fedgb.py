@@ -32,8 +32,8 @@ class FedGb(PublicDataSet):
     The format is schema 1.0 of github.com/SuperYeYu/FedGB (`DATASETS.md`, `fedgb/data/schema.py`): in the folder
     `datasets/AML-HI` of the released archive are `fedgb_manifest.json` and, below `distrib`, the files
     `data_0.pt`, `data_1.pt`, ... and the masks `<task>/default_split/train_0.pt`, ... Put that folder into the data
-    root as `fedgb/AML-HI`. The files are pickles, of which only tensors, plain values and PyG's graphs are read; no code of
-    theirs runs. Clients are the parties, so the cut is `given`.
+    root as `fedgb/AML-HI`. The files are pickles, of which only tensors, plain values and PyG's graphs are read; no
+    code of theirs runs. Clients are the parties, so the cut is `given`.
 
     Features of the nodes of one type are filled up with zeros to those of the widest type, as released. A label whose
     `y_mask` is false is missing. Edges are read as released, in the files of the clients.
