@@ -18,10 +18,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
+from isthmus.data import rows
 from isthmus.data.partition import Partition
-from isthmus.data.party import Level, Party, pool_parties
+from isthmus.data.party import SPLITS, Block, Cohort, Level, Party, pool_parties
 from isthmus.data.pool import DataSet
+from isthmus.data.schema import Schema
 from isthmus.errors import IsthmusError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
@@ -90,24 +93,47 @@ def check_method(
         raise IsthmusError(f"check_method: method is {method!r}: give a Method, or its class")
     if unknown := next((name for name in checks or () if name not in CHECKS), None):
         raise IsthmusError(f"check_method: there is no check '{unknown}': {did_you_mean(unknown, CHECKS)}")
-    for level in method.levels if parties is None else (parties[0].level,):
-        of_level = small_parties(level) if parties is None else parties
-        subject = Subject(method, of_level, encoder or Encoder.named(method.encoder)(hidden=8))
+    subjects = [(small_parties(level), level) for level in method.levels] if parties is None else [(parties, "")]
+    if parties is None and encoder is None and not method.unsupervised:
+        subjects.append((small_parties(method.levels[0], typed=True), method.levels[0]))
+    for held, level in subjects:
+        subject = Subject(method, held, encoder or _encoder_of(method, held))
+        if held[0].schema is not None and not method.typed:
+            refuses_typed_graphs(subject)
+            continue
         for name in CHECKS if checks is None else checks:
             try:
                 with _quiet(), _one_thread():
                     CHECKS[name](subject)
             except AssertionError as error:
                 called = method.name or type(method).__name__
-                raise AssertionError(f"method '{called}' on {level}s fails '{name}': {error}") from error
+                kind = f"{'typed ' * (held[0].schema is not None)}{level or held[0].level}"
+                raise AssertionError(f"method '{called}' on {kind}s fails '{name}': {error}") from error
 
 
-def small_parties(level: Level, parties: int = 4, labels: Labels = "classes") -> list[Party]:
+def _encoder_of(method: Method, parties: Sequence[Party]) -> Encoder:
+    return Encoder.named(method.encoder if parties[0].schema is None else "rgcn")(hidden=8)
+
+
+def refuses_typed_graphs(subject: Subject) -> None:
+    """A method that does not declare `typed` refuses typed graphs in one line, before anything runs."""
+    reason = ""
+    try:
+        subject.run()
+    except IsthmusError as error:
+        reason = str(error)
+    assert "one type of nodes" in reason, f"typed graphs are not refused but end in: {reason or 'a run'}"
+
+
+def small_parties(level: Level, parties: int = 4, labels: Labels = "classes", *, typed: bool = False) -> list[Party]:
     """Generate parties for quick checks.
 
     Arguments:
         labels: one class per item; or three yes-or-no labels per item, or three real numbers, with some missing.
+        typed: nodes and edges have types, and some edges features.
     """
+    if typed:
+        return [_typed(party, at) for at, party in enumerate(small_parties(level, parties, labels))]
     if level == "graph":
         graphs = DataSet.named("motifs").read({"graphs": 12 * parties}, "motifs")
         cut = Partition.named("random")().cut(graphs.load(0), parties, 0)
@@ -119,6 +145,38 @@ def small_parties(level: Level, parties: int = 4, labels: Labels = "classes") ->
             return task.make_parties(banks, lambda pool: given.cut(pool, parties, 0), 0)
         cut = given.cut(banks, parties, 0)
     return cut if labels == "classes" else [_with_task_labels(party, labels) for party in cut]
+
+
+def _typed(party: Party, at: int) -> Party:
+    """Return the party with two nodes of another type in each graph, which all nodes are joined to both ways."""
+    if party.level == "graph":
+        block = Cohort((party,))
+        graphs = [_typed_graph(block.graphs_of(torch.tensor([item]))) for item in range(party.items)]
+        for graph, y in zip(graphs, party.graph.y, strict=True):
+            graph.y = y[None]
+        masks = {split: getattr(party, split) for split in SPLITS}
+        return Party.of_graphs(party.name, graphs, ids=party.ids, **masks)
+    graph, border = _typed_graph(Cohort((party,)).block), party.border
+    graph["item"].y = party.graph.y
+    for split in SPLITS:
+        graph["item"][f"{split}_mask"] = getattr(party, split)
+    if border is not None:
+        kind = Schema.of([graph]).edge_types.index(("item", "to", "item"))
+        length = border.outer.remainder(7)[:, None] / 7
+        border = replace(border, edge_type=torch.full_like(border.inner, kind), edge_attr=length)
+    ids = None if party.ids is None else {"item": party.ids, "shop": 10**6 + 2 * at + torch.arange(2)}
+    return Party.of_graph(party.name, graph, ids=ids, border=border)
+
+
+def _typed_graph(block: Block) -> HeteroData:
+    graph = HeteroData()
+    graph["item"].x, graph["shop"].num_nodes = rows.to_dense(block.x), 2
+    graph["item", "to", "item"].edge_index = block.edge_index
+    graph["item", "to", "item"].edge_attr = block.edge_index.sum(0).remainder(7)[:, None] / 7
+    item = torch.arange(block.nodes)
+    graph["item", "at", "shop"].edge_index = torch.stack([item, item % 2])
+    graph["shop", "has", "item"].edge_index = torch.stack([item % 2, item])
+    return graph
 
 
 def _with_task_labels(party: Party, labels: Labels) -> Party:

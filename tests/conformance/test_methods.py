@@ -12,7 +12,7 @@ from isthmus.methods.base import Averaging, Method
 from isthmus.methods.fedcog import FedCog
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Options
-from isthmus.testing import CHECKS, Subject, calls_in, check_method, small_parties
+from isthmus.testing import CHECKS, Subject, calls_in, check_method, refuses_typed_graphs, small_parties
 
 CASES = [(name, level) for name, kind in Method.known().items() for level in kind.levels if level != "pair"]
 AVERAGING = [(name, level) for name, level in CASES if issubclass(Method.named(name), Averaging)]
@@ -45,6 +45,28 @@ def quick(name: str, rounds: int) -> Method:
 @pytest.mark.parametrize(("name", "level"), CASES)
 def test_method_conforms(name: str, level: Level) -> None:
     check_method(quick(name, rounds=4), small_parties(level), checks=[each for each in CHECKS if each != AGGREGATIONS])
+
+
+TYPED = [(name, level) for name, level in CASES if Method.named(name).typed]
+QUICK = [(name, "node") for name in ("fedavg", "fedper", "centralized")]
+
+
+@pytest.mark.parametrize(
+    ("name", "level"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in TYPED]
+)
+def test_method_conforms_on_typed_graphs(name: str, level: Level) -> None:
+    encoder = Encoder.named("rgcn")(hidden=8)
+    checks = [each for each in CHECKS if each != AGGREGATIONS]
+    check_method(quick(name, rounds=3), small_parties(level, typed=True), encoder=encoder, checks=checks)
+
+
+@pytest.mark.parametrize("name", sorted(set(Method.known()) - {name for name, _ in TYPED}))
+def test_other_methods_refuse_typed_graphs(name: str) -> None:
+    method = quick(name, rounds=1)
+    if method.unsupervised:
+        pytest.skip("its task makes no model of typed graphs")
+    subject = Subject(method, small_parties(method.levels[0], typed=True), Encoder.named("rgcn")(hidden=8))
+    refuses_typed_graphs(subject)
 
 
 @pytest.mark.parametrize("parties", [4, 5])

@@ -88,6 +88,8 @@ class GraphBackdoor(Attacker):
         """Return the party with the subgraph at these nodes."""
         if party.level != "node":
             raise IsthmusError(f"party '{party.name}': this backdoor is for nodes, it has {party.level}s")
+        if party.schema is not None or party.edge_width:
+            raise IsthmusError(f"party '{party.name}': this backdoor is for edges without types and features")
         graph, count, new = party.graph, party.nodes, self.size * len(nodes)
         x = rows.to_dense(graph.x)
         largest = x.abs().max().clamp(min=1e-6) * torch.ones(new, x.size(1))

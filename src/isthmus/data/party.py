@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -343,6 +344,14 @@ class Party:
         return self.nodes if self.level == "node" else int(self.graph.num_graphs)
 
     @property
+    def labelled_type(self) -> Tensor | None:
+        """Mask of the nodes of the type that has labels, `[nodes]`; none where all nodes, or graphs, have."""
+        if self.schema is None or self.level == "graph":
+            return None
+        mask: Tensor = self.graph.node_type == self.schema.node_types.index(self.schema.labelled)
+        return mask
+
+    @property
     def training_mask(self) -> Tensor:
         """Mask of the items that the party trains on; of pairs only those with two own nodes, `[items]`."""
         return self.train if self.pairs is None else self.train & (self.pairs.owner < 0)
@@ -366,13 +375,25 @@ class Party:
         """The columns of edges that the graph has, see `PER_EDGE`."""
         return {name: self.graph[name] for name in PER_EDGE if self.graph.get(name) is not None}
 
+    def without_edge_features(self) -> Party:
+        """The party without `edge_attr`; itself if it has none."""
+        if not self.edge_width:
+            return self
+        graph = copy(self.graph)
+        del graph.edge_attr
+        graph.num_nodes = self.nodes
+        border = None if self.border is None else replace(self.border, edge_attr=None)
+        party = object.__new__(Party)
+        vars(party).update({**vars(self), "graph": graph, "border": border})
+        return party
+
     def typed(self) -> HeteroData:
         """The party's graph, of several types, as PyG's `HeteroData`."""
         if self.schema is None:
             raise IsthmusError(f"party '{self.name}' has nodes of one type only: read its `graph`")
         typed = self.schema.unflatten(self.graph)
         if self.level == "node":
-            own = self.graph.node_type == self.schema.node_types.index(self.schema.labelled)
+            own = self.labelled_type
             for split in SPLITS:
                 typed[self.schema.labelled][f"{split}_mask"] = getattr(self, split)[own]
         return typed

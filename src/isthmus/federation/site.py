@@ -83,6 +83,8 @@ class Site:
         self.task = task
         self.seed = seed
         self.noise_seed = seed if noise_seed is None else noise_seed
+        if not getattr(method, "typed", True):  # it may change edges, whose features would then be those of others
+            parties = [party.without_edge_features() for party in parties]
         self.hosted = Cohort(tuple(parties), device or torch.device("cpu"))
         self.kept = Kept()
         self.answered = [0] * len(self.hosted)

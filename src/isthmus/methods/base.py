@@ -152,6 +152,8 @@ class Method(Registered):
     """When a party that does not answer stops the run, whatever the quorum: never, in set-up, or always."""
     disjoint: ClassVar[bool] = False
     """Whether it is for parties no two of which hold the same node."""
+    typed: ClassVar[bool] = False
+    """Whether it takes typed graphs and features of edges: it trains on a party's edges as they are. Not inherited."""
     for_crossing: ClassVar[bool] = False
     """Whether it gains from edges that cross between parties, and from nothing else."""
     encoder: ClassVar[str] = "gcn"
@@ -189,6 +191,8 @@ class Method(Registered):
         super().__init_subclass__(**options)
         if "listing" not in cls.__dict__:
             cls.listing = Listing()
+        if "typed" not in cls.__dict__:
+            cls.typed = False
 
     @field_validator("label")
     @classmethod

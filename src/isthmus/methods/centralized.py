@@ -12,6 +12,7 @@ class Centralized(FedAvg):
     """A reference that a federation cannot run: one party holds all nodes and all edges."""
 
     name: ClassVar[str] = "centralized"
+    typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ("fraction", "aggregate", "select_over")  # there is one party
     listing: ClassVar[Listing] = Listing(demo=5)
     role: ClassVar[Role] = "pooled"

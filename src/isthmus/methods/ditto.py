@@ -33,6 +33,7 @@ class Ditto(FedAvg):
     """
 
     name: ClassVar[str] = "ditto"
+    typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # parties evaluate models of their own
     tuned: ClassVar[tuple[str, ...]] = ("pull",)
 

@@ -32,6 +32,7 @@ class FedBN(FedPer):
     """
 
     name: ClassVar[str] = "fedbn"
+    typed: ClassVar[bool] = True
 
     def own(self, module: nn.Module) -> tuple[str, ...]:
         return batch_norm_weights(module)

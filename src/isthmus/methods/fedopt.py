@@ -64,6 +64,7 @@ class FedAdagrad(FedOpt):
     """
 
     name: ClassVar[str] = "fedadagrad"
+    typed: ClassVar[bool] = True
 
     server_lr: float = Field(0.1, gt=0)
     """Learning rate of the server."""
@@ -93,6 +94,7 @@ class FedAdam(FedOpt):
     """
 
     name: ClassVar[str] = "fedadam"
+    typed: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing("labels", 3)
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
@@ -112,6 +114,7 @@ class FedYogi(FedOpt):
     """
 
     name: ClassVar[str] = "fedyogi"
+    typed: ClassVar[bool] = True
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * torch.sign(v - square)

@@ -34,6 +34,7 @@ class FedProto(Method):
     """
 
     name: ClassVar[str] = "fedproto"
+    typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # parties evaluate models of their own
     tuned: ClassVar[tuple[str, ...]] = ("strength",)
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph")

@@ -31,6 +31,7 @@ class FedProx(FedAvg):
     """
 
     name: ClassVar[str] = "fedprox"
+    typed: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing("labels", 4, demo=3)
     tuned: ClassVar[tuple[str, ...]] = ("mu",)
     rate_at_most: ClassVar[float] = 0.02

@@ -26,6 +26,7 @@ class FedRep(FedPer):
     """
 
     name: ClassVar[str] = "fedrep"
+    typed: ClassVar[bool] = True
 
     head_epochs: int = Field(10, ge=1)
     """Passes over the training items that fit the head, before the body moves."""

@@ -46,6 +46,7 @@ class GCFL(FedAvg):
     """
 
     name: ClassVar[str] = "gcfl"
+    typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ("fraction",)  # a split needs the updates of all parties
     tuned: ClassVar[tuple[str, ...]] = ("eps1", "eps2")
     nouns: ClassVar[Mapping[str, str]] = {

@@ -33,6 +33,7 @@ class GCFLPlus(GCFL):
     """
 
     name: ClassVar[str] = "gcfl-plus"
+    typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = (*GCFL.without, "width")
     nouns: ClassVar[Mapping[str, str]] = {"lengths": "the lengths of its last updates"}
 

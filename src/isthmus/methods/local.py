@@ -21,6 +21,7 @@ class Local(Method):
     """Each party trains alone on its own data; no weight leaves it. What federated learning must beat."""
 
     name: ClassVar[str] = "local"
+    typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # the server sends no model
     role: ClassVar[Role] = "alone"
     listing: ClassVar[Listing] = Listing(demo=1)

@@ -34,6 +34,7 @@ class Majority(Method):
     """
 
     name: ClassVar[str] = "majority"
+    typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = (
         "select",
         "select_over",

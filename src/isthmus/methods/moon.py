@@ -35,6 +35,7 @@ class Moon(FedAvg):
     """
 
     name: ClassVar[str] = "moon"
+    typed: ClassVar[bool] = True
     tuned: ClassVar[tuple[str, ...]] = ("mu",)
 
     mu: float = Field(1.0, ge=0)

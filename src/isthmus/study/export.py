@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from isthmus import store
 from isthmus.errors import IsthmusError, did_you_mean, path_of
-from isthmus.study.models import TrainedModel
+from isthmus.nn.encoders import uses_edge_features, uses_types
+from isthmus.study.models import TrainedModel, inputs_of
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
 """Formats, and how the names of their files end."""
@@ -67,6 +68,9 @@ def export_model(model: TrainedModel, path: Path | str, format: str | None = Non
         raise IsthmusError(f"unknown format '{format}': {did_you_mean(format, FORMATS)}")
     if model.context or model.method.unsupervised:
         raise IsthmusError(f"method '{model.method.name}' predicts with more than its module: use isthmus predict")
+    inputs = inputs_of(model.description)
+    if uses_types(model.module) or (inputs.edge_features and uses_edge_features(model.module)):
+        raise IsthmusError("models that read types, or features of edges, have no program: use isthmus predict")
     description = json.dumps(model.description)
     with _quiet():
         program = _trace(model)

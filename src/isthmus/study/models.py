@@ -170,12 +170,12 @@ class TrainedModel:
 
     def _table(self, data: NewData, key: Path | str | None, columns: Callable[[Party], dict[str, Any]]) -> pa.Table:
         found = self._read(data, key)
-        tables = [
-            pa.table({"party": [each.party.name] * each.party.items, "id": each.ids, **columns(each.party)})
-            if self.task.level != "pair"
-            else pa.table({"party": [each.party.name] * each.party.nodes, "id": each.ids, **columns(each.party)})
-            for each in found
-        ]
+        tables = []
+        for each in found:
+            ids = each.ids
+            if self.task.level == "node" and (rows := each.party.labelled_type) is not None:
+                ids = ids.filter(pa.array(rows.numpy()))
+            tables.append(pa.table({"party": [each.party.name] * len(ids), "id": ids, **columns(each.party)}))
         return pa.concat_tables(tables)
 
     def _read(self, data: NewData, key: Path | str | None) -> list[NewParty]:
@@ -188,7 +188,7 @@ class TrainedModel:
     def _outputs(self, party: Party) -> Tensor:
         site = self._site(party)
         with site.asked():
-            return site.predict(self.context).cpu()
+            return self._of_items(party, site.predict(self.context).cpu())
 
     def _embeddings(self, party: Party) -> Tensor:
         if self.method.role == "constant":
@@ -198,7 +198,12 @@ class TrainedModel:
         site = self._site(party)
         with site.asked():
             site.load_evaluated(self.context)
-            return site.embed()[1].cpu()
+            return self._of_items(party, site.embed()[1].cpu())
+
+    def _of_items(self, party: Party, values: Tensor) -> Tensor:
+        """The rows of items: of a typed graph, of the nodes that have labels."""
+        rows = party.labelled_type if self.task.level == "node" else None
+        return values if rows is None else values[rows]
 
     def _check_fit(self, given: NewParty) -> None:
         party = given.party

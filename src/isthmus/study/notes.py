@@ -43,6 +43,8 @@ def data_notes(
         if method.for_crossing and cut.level == "node" and len(cut.parties) > 1 and not cut.cross:
             notes.append(f"{method.label} is for edges that cross between parties, and these data have none")
         notes += [f"{method.label} {each}" for each in method.left_out(parties)]
+        if parties[0].edge_width and not method.typed:
+            notes.append(f"{method.label} leaves out the {parties[0].edge_width} features of edges (edge_attr)")
     if cut.kind != "class" or cut.level == "pair":
         return notes
     chosen = task.get("metric") or task.get("class_weights", "none") != "none"
@@ -110,7 +112,8 @@ def _unread(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list
         module = model if isinstance(model, nn.Module) else module_for(model, parties, task, 0)
         what = next(iter(model_table(model).values()))
         if width and not uses_edge_features(module):
-            own = "use another model, such as transformer, or add edge_attr to forward in a class of your own"
+            other = "transformer" if schema is None else "rgcn"
+            own = f"use another model, such as {other}, or add edge_attr to forward in a class of your own"
             remedy = "set model.edge_features = true" if hasattr(model, "edge_features") else own
             notes.append(f"{what} ignores the {width} features of edges (edge_attr): {remedy}")
         if schema is not None and not uses_types(module):

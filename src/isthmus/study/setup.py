@@ -16,7 +16,7 @@ from isthmus.errors import IsthmusError, did_you_mean, format_option
 from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR
 from isthmus.nn.draws import seed_of, torch_seeded
-from isthmus.nn.encoders import Encoder
+from isthmus.nn.encoders import Encoder, uses_edge_features
 from isthmus.tasks.base import MultiTask, Task
 from isthmus.tasks.classification import Classes
 
@@ -51,6 +51,7 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
         remedy = ": make the parties with its `make_parties`" if task.level == "pair" else ""
         raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
     check_task(method, task)
+    check_typed(method, parties[0].inputs, module)
     if method.disjoint and (twice := shared_nodes(parties)):
         raise IsthmusError(
             f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
@@ -76,6 +77,17 @@ def check_task(method: Method, task: Task) -> None:
             raise IsthmusError(f"method '{method.name}' learns without labels: set task.name = 'graph-clustering'")
         fit = ", ".join(name for name, kind in Method.known().items() if kind.unsupervised)
         raise IsthmusError(f"method '{method.name}' learns from labels, task '{task.name}' has none: use {fit}")
+
+
+def check_typed(method: Method, inputs: Inputs, module: nn.Module) -> None:
+    """Refuse typed graphs, and models that read features of edges, with a method that takes neither."""
+    if method.typed:
+        return
+    fit = ", ".join(name for name, kind in Method.known().items() if kind.typed)
+    if inputs.schema is not None:
+        raise IsthmusError(f"method '{method.name}' is for graphs with one type of nodes and of edges: use {fit}")
+    if inputs.edge_features and uses_edge_features(module):
+        raise IsthmusError(f"method '{method.name}' leaves the features of edges out, which the model reads: use {fit}")
 
 
 def check_labelled(parties: Sequence[Party]) -> None:

@@ -52,6 +52,11 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
         raise IsthmusError(
             f"party '{party.name}' holds pairs, which no folder can hold: write it before pairs are drawn"
         )
+    if party.schema is not None or party.edge_width:
+        raise IsthmusError(
+            f"party '{party.name}' has {'types' if party.schema else 'features'} of edges, which no party folder "
+            "of one table of nodes holds: keep it in Python"
+        )
     folder.mkdir(parents=True)
     ids = torch.arange(party.nodes) if party.ids is None or party.level == "graph" else party.ids
     labels = _label_columns(party)
