@@ -93,9 +93,13 @@ def neural(world: World, method: str, model: str, seed: int, rounds: int) -> Sco
 
 
 def tested(found: Sequence[tuple[Party, Tensor]]) -> Scores:
-    """The log odds of laundering for the test items of some parties."""
-    ids = [party.ids[party.test] for party, _ in found if party.ids is not None]
-    return torch.cat(ids), torch.cat([(out[:, 1] - out[:, 0])[party.test] for party, out in found])
+    """Ids of the test items of some parties, and their log odds of laundering; outputs are those of all transfers."""
+    ids, scores = [], []
+    for party, outputs in found:
+        assert party.ids is not None
+        ids.append(party.ids[party.test])
+        scores.append((outputs[:, 1] - outputs[:, 0])[party.test[party.labelled_type]])
+    return torch.cat(ids), torch.cat(scores)
 
 
 def trees(world: World, together: bool, seed: int) -> Scores:

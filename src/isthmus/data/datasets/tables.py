@@ -47,7 +47,7 @@ def numbers(table: pa.Table, first: int, path: Path) -> Any:
     """The columns from `first` on as real numbers, `[rows, columns]`, 0 where a field is empty."""
     values = np.empty((table.num_rows, table.num_columns - first), dtype=np.float32)
     for at in range(first, table.num_columns):
-        values[:, at - first] = np.nan_to_num(table.column(at).to_numpy().astype(np.float32))
+        values[:, at - first] = np.nan_to_num(table.column(at).to_numpy(), nan=0.0, posinf=np.inf, neginf=-np.inf)
     if not np.isfinite(values).all():
         raise ValueError(f"{path.name}: a field is not a finite number")
     return values
