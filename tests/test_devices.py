@@ -12,6 +12,7 @@ from isthmus.federation import wire
 from isthmus.methods.base import Method
 from isthmus.nn import products
 from isthmus.nn.encoders import Encoder
+from isthmus.nn.typed import TypedEncoder
 from isthmus.study.loop import Run, RunResult
 from isthmus.study.setup import module_for, task_for
 from isthmus.testing import small_parties
@@ -47,7 +48,8 @@ def test_a_method_gives_on_cuda_what_it_gives_on_the_cpu(method: str, level: Any
 @needs_cuda
 @pytest.mark.parametrize("encoder", Encoder.known())
 def test_an_encoder_gives_on_cuda_what_it_gives_on_the_cpu(encoder: str) -> None:
-    parties, model = small_parties("node"), Encoder.named(encoder)(hidden=8)
+    kind = Encoder.named(encoder)
+    parties, model = small_parties("node", typed=issubclass(kind, TypedEncoder)), kind(hidden=8)
     assert_close(result("fedavg", parties, model, "cuda"), result("fedavg", parties, model, "cpu"))
 
 

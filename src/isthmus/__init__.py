@@ -25,6 +25,7 @@ _MODULES = {
     "Party": "isthmus.data.party",
     "Border": "isthmus.data.party",
     "Cohort": "isthmus.data.party",
+    "Schema": "isthmus.data.schema",
     "DataSet": "isthmus.data.pool",
     "Partition": "isthmus.data.partition",
     "Encoder": "isthmus.nn.encoders",
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from isthmus.data.party import Cohort as Cohort
     from isthmus.data.party import Party as Party
     from isthmus.data.pool import DataSet as DataSet
+    from isthmus.data.schema import Schema as Schema
     from isthmus.errors import IsthmusError as IsthmusError
     from isthmus.federation.actions import action as action
     from isthmus.federation.answers import Answer as Answer

@@ -109,7 +109,7 @@ def test_batch_normalisation_trains_as_in_plain_torch(level, batch_size):
 @over_sparse
 @pytest.mark.parametrize("batches", ["full", "batches"])
 @pytest.mark.parametrize(
-    "name", [name for name, kind in Encoder.known().items() if kind.__module__ == Encoder.built_in_module]
+    "name", [name for name, kind in Encoder.known().items() if kind.__module__ == Encoder.__module__]
 )
 def test_nodes_that_no_path_joins_to_a_training_node_train_as_in_plain_torch(name, batches, sparse):
     def parties(sparse):

@@ -27,7 +27,7 @@ from isthmus.nn.encoders import Encoder, WeightedSage, uses_edge_weights
 from isthmus.nn.per_party import per_party
 from isthmus.nn.weights import body_weights, initial_weights
 
-NAMES = [name for name, kind in Encoder.known().items() if kind.__module__ == Encoder.built_in_module]
+NAMES = [name for name, kind in Encoder.known().items() if kind.__module__ == Encoder.__module__]
 VARIANTS = [
     *((name, {}) for name in NAMES),
     ("gcn", {"layers": 3}),

@@ -19,7 +19,7 @@ MATRICES = {
     "mean": (mean_edges, {}),
     "plain": (plain_edges, {}),
 }
-ENCODERS = {name: {} for name, kind in Encoder.known().items() if kind.__module__ == Encoder.built_in_module}
+ENCODERS = {name: {} for name, kind in Encoder.known().items() if kind.__module__ == Encoder.__module__}
 ENCODERS |= {f"{name}-weighted": {"weighted": True} for name in ("sage", "gin", "gat")}
 
 

@@ -431,14 +431,14 @@ def test_a_reach_that_is_no_number_of_hops_is_refused(reach):
 
 def test_an_argument_that_no_party_has_is_an_error_in_one_line():
     class Needs(nn.Module):
-        def forward(self, x, edge_index, edge_attr):
+        def forward(self, x, edge_index, time):
             return x
 
     class May(nn.Module):
-        def forward(self, x, edge_index, edge_attr=None, **more):
+        def forward(self, x, edge_index, time=None, **more):
             return x
 
-    with pytest.raises(IsthmusError, match=r"^model Needs: its forward needs 'edge_attr', which no party has"):
+    with pytest.raises(IsthmusError, match=r"^model Needs: its forward needs 'time', which no party has"):
         PerParty(Needs(), 2)
     PerParty(May(), 2)
 

@@ -10,15 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from helpers import make_graph_parties, make_node_parties
-from isthmus.data.party import Party
+from isthmus.data.party import Cohort, Party
+from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.encoders import Encoder, Gcn
+from isthmus.nn.per_party import PerParty
+from isthmus.nn.typed import TypedEncoder
 from isthmus.study.setup import check_fit, check_labelled, module_for, module_of, task_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import GraphClassification, NodeClassification
 from isthmus.tasks.regression import NodeRegression
+from isthmus.testing import small_parties
 
 
 def test_module_that_cannot_be_drawn_anew_is_taken_as_it_is() -> None:
@@ -31,15 +35,15 @@ def test_module_that_cannot_be_drawn_anew_is_taken_as_it_is() -> None:
 
 def test_data_without_features_are_refused_in_one_line() -> None:
     with pytest.raises(IsthmusError, match="model 'gcn': the parties' data have no features to read"):
-        module_of(Gcn(hidden=8), 0, task_for(make_node_parties()), 0)
+        module_of(Gcn(hidden=8), Inputs(0), task_for(make_node_parties()), 0)
 
 
 @pytest.mark.parametrize("name", Encoder.known())
 def test_every_encoder_by_name_has_an_output_per_class(name: str) -> None:
-    parties = make_graph_parties()
-    module = module_for(Encoder.named(name)(hidden=8), parties, task_for(parties, 5), 0)
-    graph = parties[0].graph
-    out = module(graph.x, graph.edge_index, None, graph.batch, graph.num_graphs)
+    kind = Encoder.named(name)
+    parties = small_parties("graph", 2, typed=True) if issubclass(kind, TypedEncoder) else make_graph_parties()
+    module = module_for(kind(hidden=8), parties, task_for(parties, 5), 0)
+    out = PerParty(module, 1)(Cohort(parties[:1]).block)
     assert out.shape == (parties[0].items, 5)
 
 

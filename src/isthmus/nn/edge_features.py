@@ -38,7 +38,7 @@ class EdgeSum(EdgeLayer):
         self.add("edge", i, edge_dim)
         self.add("bias", i, fill=0.0)
 
-    def compute(self, weights: Access, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:  # type: ignore[override]
+    def compute(self, weights: Access, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         edges = self.rows_of(x, edge_index)[1]
         message = (x[edge_index[0]] + weights.linear(edge_attr, weights["edge"], edges, weights["bias"])).relu()
         return x.new_zeros(x.shape).index_add(0, edge_index[1], message)
@@ -78,7 +78,7 @@ class EdgeGat(EdgeLayer):
             self.add(name, heads, o)
         self.add("bias", heads * o, fill=0.0)
 
-    def compute(self, weights: Access, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:  # type: ignore[override]
+    def compute(self, weights: Access, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         nodes, edges = self.rows_of(x, edge_index)
         h = weights.linear(x, weights["weight"], nodes).view(-1, self.heads, self.out)
         of_source, of_target = ((h * weights.repeat(weights[name], nodes)).sum(-1) for name in ("att_src", "att_dst"))
@@ -117,9 +117,7 @@ class Transformer(EdgeLayer):
         if edge_dim:
             self.add("edge", heads * o, edge_dim)
 
-    def compute(  # type: ignore[override]
-        self, weights: Access, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None
-    ) -> Tensor:
+    def compute(self, weights: Access, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
         nodes, edges = self.rows_of(x, edge_index)
         source, target = edge_index
         query, key, value, skip = (

@@ -161,7 +161,11 @@ class Readout(nn.Module):
     ) -> Tensor:
         more = {"edge_weight": edge_weight, "node_type": node_type, "edge_type": edge_type, "edge_attr": edge_attr}
         h = self.body(x, edge_index, **{name: value for name, value in more.items() if name in self._reads})
-        return self.head(self.after(self.pool(h.relu() if self.rectify else h, batch, batch_size)))
+        return self.head(self.after(self.pooled(h, batch, batch_size)))
+
+    def pooled(self, h: Tensor, batch: Tensor, batch_size: int) -> Tensor:
+        """A row for every graph from the rows of its nodes."""
+        return self.pool(h.relu() if self.rectify else h, batch, batch_size)
 
 
 class Embedder(nn.Module):
@@ -616,10 +620,8 @@ class SetReadout(Readout):
         super().__init__(body, hidden, classes, pool, after=after)
         self.counts = counts
 
-    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int) -> Tensor:
-        h = self.body(x, edge_index, edge_weight)
-        pooled = self.pool(h if self.counts else h.relu(), batch, batch_size)
-        return self.head(self.after(pooled.relu()))
+    def pooled(self, h: Tensor, batch: Tensor, batch_size: int) -> Tensor:
+        return self.pool(h if self.counts else h.relu(), batch, batch_size).relu()
 
 
 class Sgc(Encoder):

@@ -123,7 +123,7 @@ class TypedLayer(Layer):
     def edge_width(self, relation: int) -> int:
         return self.schema.edges[relation][1]
 
-    def compute(self, weights: Access, x: Tensor, graph: TypedGraph) -> Tensor:  # type: ignore[override]
+    def compute(self, weights: Access, x: Tensor, graph: TypedGraph) -> Tensor:
         inputs = [part[:, columns] for part, columns in zip(graph.by_type(x), self.columns, strict=True)]
         outputs: list[Tensor | None] = [None] * len(inputs)
         self.fill(weights, inputs, outputs, graph)
