@@ -343,3 +343,20 @@ def test_tables_are_parquet_or_csv(tmp_path: Path) -> None:
     write_predictions(tmp_path / "table.csv", table)
     found = csv.read_csv(tmp_path / "table.csv").to_pydict()
     assert found == {"id": ["x", "y"], "embedding.0": [1.0, 3.0], "embedding.1": [2.0, 4.0]}
+
+
+def test_the_threshold_that_validation_items_choose_is_kept_and_used(tmp_path: Path) -> None:
+    task = {"threshold": "f1", "class_weights": [1.0, 20.0], "metric": "macro_f1"}
+    study = study_of("fedavg", data={"name": "banks", "classes": 2, "nodes": 400}, task=task)
+    results = run_study(study, tmp_path / "run")
+    run = results.runs[0]
+    for model in (results.model("fedavg"), load_model(tmp_path / "run", "fedavg")):
+        threshold = model.task.threshold  # type: ignore[attr-defined]
+        assert threshold == run.description["task"]["threshold"] != 0.5
+        table = model.predict(study.load(0).parties)
+        flagged = [name == "1" for name in table["prediction"].to_pylist()]
+        assert flagged == [score >= threshold for score in table["score.1"].to_pylist()]
+        assert accuracy(table, study, model) == pytest.approx(run.metrics["test_accuracy"], abs=1e-12)
+    weights = [items["test_accuracy"] for items in run.parties.values()]
+    assert min(weights) <= run.metrics["test_accuracy"] <= max(weights)
+    assert run.by_label["1"]["f1"] is not None

@@ -9,15 +9,18 @@ from sklearn.metrics import (
     average_precision_score,
     balanced_accuracy_score,
     f1_score,
+    precision_recall_curve,
     precision_score,
     recall_score,
     roc_auc_score,
+    roc_curve,
 )
 from torch.nn import functional as F
 
 from isthmus.errors import IsthmusError
 from isthmus.tasks.base import Step
 from isthmus.tasks.classification import NodeClassification
+from isthmus.tasks.ranking import ALERTS
 
 SIZES = (12, 0, 40, 1)
 
@@ -52,8 +55,11 @@ def test_counts_of_all_parties_sum_to_sklearns_metrics_on_pooled_predictions(cla
     )
 
 
-@pytest.mark.parametrize("metric", NodeClassification.known_metrics)
-@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize(
+    ("metric", "classes"),
+    [(metric, 2) for metric in NodeClassification.known_metrics]
+    + [(metric, 5) for metric in NodeClassification.known_metrics if metric not in ALERTS],
+)
 def test_the_majority_score_is_what_one_answer_for_all_items_gets(metric, classes):
     task = NodeClassification(classes=classes, metric=metric)
     step = make_step(classes)
@@ -176,6 +182,7 @@ def test_figures_of_each_class_are_sklearns():
     assert found["recall"][:3] == pytest.approx(recall_score(step.y, guess, average=None, labels=labels))
     assert found["precision"][:3] == pytest.approx(precision_score(step.y, guess, average=None, labels=labels))
     assert math.isnan(found["recall"][3])
+    assert found["f1"] == pytest.approx(f1_score(step.y, guess, average=None, labels=range(4), zero_division=0))
 
 
 def test_weights_of_classes_weigh_the_loss_of_every_party_as_torch_does():
@@ -227,3 +234,102 @@ def test_weights_may_be_given_by_the_names_of_classes():
     assert weights == [1.0, 5.0]
     with pytest.raises(IsthmusError, match="class_weights names a class 'il': did you mean 'ill'"):
         NodeClassification(class_weights={"il": 20.0}).complete_from(NodeClassification(classes=3), NAMES)
+
+
+def make_rare_step(seed=0, sizes=(4000, 0, 6000)):
+    """Two classes, the second one rare, and outputs that are not centred."""
+    source = torch.Generator().manual_seed(seed)
+    y = (torch.rand(sum(sizes), generator=source) < 0.02).long()
+    odds = torch.randn(sum(sizes), generator=source) - 4 + 2.5 * y
+    return Step(torch.stack([torch.zeros_like(odds), odds], 1), y, sizes, torch.arange(sum(sizes)))
+
+
+def summed(task, step):
+    return {name: count.sum(0) for name, count in task.counts(step).items()}
+
+
+def test_figures_of_the_highest_scores_are_those_of_the_pooled_list():
+    step = make_rare_step()
+    found = pooled(NodeClassification(classes=2, max_fpr=0.01, top_k=50), step)
+    odds = step.output[:, 1]
+    fpr, tpr, _ = roc_curve(step.y, odds, drop_intermediate=False)
+    assert found["recall_at_fpr"] == pytest.approx(tpr[fpr <= 0.01].max(), abs=0.02)
+    assert found["precision_at_k"] == pytest.approx(step.y[odds.topk(50).indices].double().mean().item(), abs=0.05)
+
+
+def test_the_focal_loss_is_torchs_formula_and_its_gradient_is_finite():
+    step = make_step()
+    task = NodeClassification(classes=4, focal_gamma=2.0, class_weights=[1.0, 2.0, 0.5, 4.0])
+    p = step.output.softmax(1)[torch.arange(len(step.y)), step.y]
+    weight = torch.tensor([1.0, 2.0, 0.5, 4.0])[step.y]
+    values = weight * (1 - p) ** 2 * -p.log()
+    due = [
+        v.sum() / w.sum() if len(v) else torch.tensor(0.0)
+        for v, w in zip(values.split(SIZES), weight.split(SIZES), strict=True)
+    ]
+    torch.testing.assert_close(task.loss(step), torch.stack(due))
+    sure = torch.tensor([[60.0, -60.0], [-60.0, 60.0]], requires_grad=True)
+    NodeClassification(classes=2, focal_gamma=0.5).loss(
+        Step(sure, torch.tensor([0, 0]), (2,), torch.arange(2))
+    ).sum().backward()
+    assert sure.grad.isfinite().all()
+    assert NodeClassification(classes=4, focal_gamma=0).loss(step).equal(NodeClassification(classes=4).loss(step))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_threshold_by_f1_is_scikit_learns_within_the_width_of_a_bin(seed):
+    task, step = NodeClassification(classes=2, threshold="f1", metric="accuracy"), make_rare_step(seed)
+    fitted = task.fit_threshold(summed(task, step))
+    found = fitted.metrics(summed(task, step))
+    precision, recall, _ = precision_recall_curve(step.y, step.output[:, 1])
+    best = (2 * precision * recall / (precision + recall).clip(min=1e-12)).max()
+    flagged = step.output.softmax(1)[:, 1].double() >= fitted.threshold
+    per_label = fitted.per_label(summed(task, step))
+    assert per_label["f1"][1] == pytest.approx(f1_score(step.y, flagged)) == pytest.approx(best, abs=0.02)
+    assert found["macro_f1"] == pytest.approx(f1_score(step.y, flagged, average="macro"))
+    assert found["accuracy"] == pytest.approx(accuracy_score(step.y, flagged))
+    assert per_label["f1"][1] > 2 * f1_score(step.y, step.output.argmax(1))
+
+
+def test_a_threshold_by_false_positives_keeps_its_rate_on_the_items_that_choose_it():
+    task, step = NodeClassification(classes=2, threshold="max_fpr", max_fpr=0.01), make_rare_step()
+    fitted = task.fit_threshold(summed(task, step))
+    flagged = step.output.softmax(1)[:, 1].double() >= fitted.threshold
+    rate = flagged[step.y == 0].double().mean()
+    assert 0.008 < rate <= 0.01
+    assert fitted.metrics(summed(task, step))["recall_at_fpr"] == pytest.approx(recall_score(step.y, flagged))
+
+
+def test_predictions_use_the_chosen_threshold_and_so_does_the_model_that_is_read_back():
+    task, step = NodeClassification(classes=2, threshold="f1"), make_rare_step()
+    fitted = task.fit_threshold(summed(task, step))
+    again = NodeClassification.read({**fitted.model_dump()}, "task")
+    for each in (fitted, again):
+        table = each.predictions(step.output, ("fine", "bad"))
+        bad = torch.tensor([name == "bad" for name in table["prediction"]])
+        assert torch.equal(bad, torch.from_numpy(table["score.bad"]).double() >= fitted.threshold)
+        assert bad.sum() > (step.output.argmax(1) == 1).sum()
+    assert "is not in this copy" in task.prediction_note
+    assert not fitted.prediction_note
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.5, 1.0])
+def test_a_given_threshold_is_used_as_it_is(threshold):
+    task, step = NodeClassification(classes=2, threshold=threshold), make_rare_step()
+    flagged = step.output.softmax(1)[:, 1] >= threshold
+    assert pooled(task, step)["accuracy"] == pytest.approx(accuracy_score(step.y, flagged))
+    assert task.fit_threshold(summed(task, step)) is task
+
+
+def test_validation_items_of_one_class_leave_the_threshold_at_a_half():
+    task, step = NodeClassification(classes=2, threshold="f1"), make_step(2, of=1)
+    assert task.fit_threshold(summed(task, step)).threshold == 0.5
+
+
+@pytest.mark.parametrize("options", [{"metric": "recall_at_fpr"}, {"select_by": "precision_at_k"}, {"threshold": "f1"}])
+def test_options_for_two_classes_are_refused_with_more(options):
+    with pytest.raises(IsthmusError, match="is for two classes, there are 3"):
+        NodeClassification.read({"classes": 3, **options}, "task")
+    with pytest.raises(IsthmusError, match="is for two classes, there are 3"):
+        NodeClassification(**options).complete_from(NodeClassification(classes=3))
+    NodeClassification(**options).complete_from(NodeClassification(classes=2))

@@ -2,9 +2,16 @@
 
 import pytest
 import torch
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from isthmus.tasks.ranking import areas, average_precisions, count_scores, ranking_metrics
+from isthmus.tasks.ranking import (
+    areas,
+    average_precisions,
+    count_scores,
+    precision_at_k,
+    ranking_metrics,
+    recall_at_fpr,
+)
 
 
 def counted(scores, y):
@@ -36,3 +43,53 @@ def test_one_class_alone_has_no_figures():
     assert areas(found).isnan().all()
     assert average_precisions(found).isnan().all()
     assert ranking_metrics(found) == {}
+
+
+def rare(seed, items=20_000, share=0.01):
+    """Scores and labels of which few are positive, and scores on the edges of bins, where nothing is rounded."""
+    source = torch.Generator().manual_seed(seed)
+    y = (torch.rand(items, 1, generator=source) < share).long()
+    scores = torch.randn(items, 1, generator=source) - 5 + 3 * y
+    step = (512 * scores / (4 + scores.abs())).floor() / 512
+    return scores, 4 * step / (1 - step.abs()) + 1e-6, y
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.001, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_recall_at_a_false_positive_rate_is_scikit_learns_and_never_too_large(seed, rate):
+    scores, rounded, y = rare(seed)
+    due = {}
+    for name, values in {"exact": scores, "rounded": rounded}.items():
+        fpr, tpr, _ = roc_curve(y, values, drop_intermediate=False)
+        due[name] = tpr[fpr <= rate].max()
+    found = recall_at_fpr(counted(scores, y), rate).item()
+    assert found == pytest.approx(due["rounded"])
+    assert due["exact"] - 0.05 < found <= due["exact"] + 1e-12
+
+
+@pytest.mark.parametrize("k", [1, 10, 100, 50_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_precision_of_the_highest_scores_is_that_of_the_sorted_list(seed, k):
+    scores, _, y = rare(seed)
+    ranked = y.flatten()[scores.flatten().argsort(descending=True)]
+    taken = min(k, len(y))
+    cells = counted(scores, y)[0]
+    higher = cells.sum(0).flip(0).cumsum(0)
+    bin_of_last = cells.sum(0).flip(0)[(higher >= taken).nonzero()[0]].item()
+    error = 0 if taken == len(y) else min(1, bin_of_last / taken)
+    assert precision_at_k(counted(scores, y), k).item() == pytest.approx(
+        ranked[:taken].double().mean().item(), abs=error
+    )
+    if k >= 100:
+        assert error < 0.3
+    ties = torch.zeros_like(scores)
+    assert precision_at_k(counted(ties, y), k).item() == pytest.approx(y.double().mean().item())
+
+
+def test_highest_scores_of_one_class_or_of_nothing():
+    positives = counted(torch.randn(5, 1), torch.ones(5, 1, dtype=torch.long))
+    assert recall_at_fpr(positives, 0.5).isnan().all()
+    assert precision_at_k(positives, 3).tolist() == [1.0]
+    nothing = torch.zeros_like(positives)
+    assert recall_at_fpr(nothing, 0.5).isnan().all()
+    assert precision_at_k(nothing, 3).isnan().all()

@@ -898,8 +898,9 @@ def _unique_edges(edge_index: Tensor, nodes: int, per_edge: Mapping[str, Tensor]
     if (kind := per_edge.get("edge_type")) is not None and kind.numel():
         key = key * (int(kind.max()) + 1) + kind
     if (attributes := per_edge.get("edge_attr")) is not None:
-        rows_of = torch.unique(attributes, dim=0, return_inverse=True)[1]
-        key = torch.unique(torch.stack([key, rows_of]), dim=1, return_inverse=True)[1]
+        for column in attributes.unbind(1):  # column by column, because torch compares whole rows slowly
+            values, code = torch.unique(column, return_inverse=True)
+            key = torch.unique(key, return_inverse=True)[1] * values.numel() + code
     groups, where = torch.unique(key, return_inverse=True)
     count = torch.arange(where.numel(), device=where.device)
     return torch.full_like(groups, where.numel()).scatter_reduce(0, where, count, "amin")

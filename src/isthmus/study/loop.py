@@ -330,13 +330,14 @@ class Run:
                 self._watch(replies)
             counts = PlainTotal(replies, self.federation.positions)
         summed = {split: counts.sum(split) for split in ("val", "test")}
-        found = {split: self.task.metrics(of_split) for split, of_split in summed.items()}
+        task = self.task.fit_threshold(summed["val"])
+        found = {split: task.metrics(of_split) for split, of_split in summed.items()}
         of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
         metrics = {f"{split}_{of_party}{name}": value for split, own in found.items() for name, value in own.items()}
-        for split, own in self._on_whole(models).items():
+        for split, own in self._on_whole(models, task).items():
             metrics |= {f"{of_whole}{split}_{name}": value for name, value in own.items()}
         self.history += [(state.round, name, value) for name, value in metrics.items()]
-        value = self._selection_score(found["val"])
+        value = self._selection_score(found["val"], task)
         if value is not None and math.isnan(value):  # any other round is better
             value = -math.inf
         best = self.progress["best"]
@@ -346,7 +347,8 @@ class Run:
             groups = {name: list(group.parties) for name, group in models.groups.items()}
             self.progress |= {"metrics": metrics, **kept, "groups": groups, "chosen_round": state.round}
             self.progress["majority_score"] = self.task.majority_score(summed["test"])
-            self.progress["by_label"] = self._by_label(summed["test"])
+            self.progress["by_label"] = self._by_label(summed["test"], task)
+            self.progress["validated"] = {} if task is self.task else dict(summed["val"])
         if value is not None and (best is None or value > best):
             self.progress |= {"best": value, "best_round": state.round}
         if self.on_round is not None and state.round > self._told:  # a round that is repeated is no news
@@ -376,11 +378,11 @@ class Run:
             for split in ("val", "test")
         )
 
-    def _selection_score(self, pooled: Mapping[str, float]) -> float | None:
+    def _selection_score(self, pooled: Mapping[str, float], task: Task) -> float | None:
         """The figure that chooses between rounds, larger is better: of all items, or the mean of the parties'."""
         if self.method.select_over == "items" or self.method.role == "pooled":
             return self.task.score(pooled)
-        scores = [self.task.score(metrics) for _, metrics in self._by_party(self._validated, "val").values()]
+        scores = [self.task.score(metrics) for _, metrics in self._by_party(self._validated, "val", task).values()]
         known = [score for score in scores if score is not None and math.isfinite(score)]
         return math.fsum(known) / len(known) if known else None
 
@@ -392,29 +394,31 @@ class Run:
         saved = {"shared": dict(models.shared), "groups": groups, "parties": own, "context": dict(models.context)}
         return {owner: weights for owner, weights in saved.items() if weights}
 
-    def _by_party(self, counted: Sequence[Mapping[str, Any]], split: str) -> dict[str, tuple[float, dict[str, float]]]:
+    def _by_party(
+        self, counted: Sequence[Mapping[str, Any]], split: str, task: Task
+    ) -> dict[str, tuple[float, dict[str, float]]]:
         """By party the number of its items (or labels) in a split and the metrics of these."""
         found: dict[str, tuple[float, dict[str, float]]] = {}
         for each in counted:
             reply = Reply(tuple(each["parties"]), dict(each["counts"]))
             for at, party in enumerate(reply.parties):
                 counts = reply.payload(at).get(split, {})
-                metrics = self.task.metrics(counts) if counts else {}
+                metrics = task.metrics(counts) if counts else {}
                 finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
                 if finite:
                     found[party] = self.task.count(counts), finite
         return {party: found[party] for party in self.federation.parties if party in found}
 
-    def _by_label(self, counts: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    def _by_label(self, counts: Mapping[str, Any], task: Task) -> dict[str, dict[str, float | None]]:
         """By class, or by task, its figures; None where the data do not give one."""
-        figures = self.task.per_label(counts) if self.task.count(counts) else {}
+        figures = task.per_label(counts) if self.task.count(counts) else {}
         names = names_of(self.description.get("labels", ()), len(next(iter(figures.values()), ())))
         return {
             name: {key: values[at] if math.isfinite(values[at]) else None for key, values in figures.items()}
             for at, name in enumerate(names)
         }
 
-    def _on_whole(self, models: Models) -> dict[str, dict[str, float]]:
+    def _on_whole(self, models: Models, task: Task) -> dict[str, dict[str, float]]:
         """Metrics of the shared model on the graph that the parties' overlapping parts form together, or on the graphs
         of all parties."""
         trained = self.method.evaluate_with == "trained" and not self.task.unsupervised  # there is no such model of all
@@ -425,7 +429,7 @@ class Run:
         if not reply.parties:  # a party's data may not fit; the ledger has named that party
             return {}
         counts = PlainTotal([reply], positions_of(asked))
-        return {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
+        return {split: task.metrics(counts.sum(split)) for split in ("val", "test")}
 
     def _draw(self, whole: Site, state: State) -> None:
         """Record the coordinates of all items."""
@@ -438,10 +442,13 @@ class Run:
     def _result(self, seconds: float) -> RunResult:
         if not self.progress["metrics"] and not self.task.unsupervised:
             raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: no test or validation item to evaluate")
+        validated = self.progress["validated"]
+        task = self.task.fit_threshold(validated) if validated else self.task
+        fitted = {"task": {"name": task.name, **task.model_dump()}} if validated and self.description else {}
         name_of = "test_party_{}" if self.task.unsupervised else "test_{}"
         tested = {
             party: (size, {name_of.format(name): value for name, value in metrics.items()})
-            for party, (size, metrics) in self._by_party(self.progress["tested"], "test").items()
+            for party, (size, metrics) in self._by_party(self.progress["tested"], "test", task).items()
         }
         return RunResult(
             method=self.method.label,
@@ -463,7 +470,7 @@ class Run:
             metric=self.task.judged_by,
             select_by=self.task.selected_by,
             by_label=self.progress["by_label"],
-            description=dict(self.description),
+            description={**self.description, **fitted},
             privacy={} if (account := self.method.account(self.state)) is None else account.to_dict(),
         )
 
@@ -494,6 +501,7 @@ def _progress() -> dict[str, Any]:
     return {
         "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "coordinates": {}, "seconds": 0.0,
         "tested": [], "groups": {}, "majority_score": None, "by_label": {},
+        "validated": {},
     }  # fmt: skip
 
 

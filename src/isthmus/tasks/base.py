@@ -203,6 +203,10 @@ class Task(Registered):
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
         """Metrics from counts that were summed over some parties."""
 
+    def fit_threshold(self, validated: Mapping[str, Any]) -> Task:
+        """This task with the threshold that the counts of validation items choose; itself if it chooses none."""
+        return self
+
     @abstractmethod
     def count(self, counts: Mapping[str, Any]) -> float:
         """How many values the counts are of: items, or labelled entries."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, PrivateAttr, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,7 +15,17 @@ from isthmus.data import rows
 from isthmus.data.party import Level
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.tasks.base import Step, Task, names_of
-from isthmus.tasks.ranking import BINS, RANKING, count_scores, ranking_metrics
+from isthmus.tasks.ranking import (
+    ALERTS,
+    BINS,
+    RANKING,
+    above,
+    count_scores,
+    edge,
+    precision_at_k,
+    ranking_metrics,
+    recall_at_fpr,
+)
 
 
 class Classes(Task):
@@ -61,7 +71,13 @@ class Classification(Classes):
     """Cross-entropy; accuracy, balanced accuracy and macro-F1 from a confusion matrix, which sums over parties.
 
     ROC AUC and average precision follow from counts of scores in bins, see `tasks/ranking.py`. Of several classes they
-    are means of each class against the others. Parties count scores only if one of the two is `metric` or `select_by`.
+    are means of each class against the others. Parties count scores only if `metric`, `select_by` or `threshold` needs
+    them. For two classes they also give figures of the highest scores alone: the recall at a false-positive rate of
+    `max_fpr`, and the precision of the `top_k` highest scores.
+
+    With `focal_gamma` the loss of an item is the focal loss (Lin et al. 2017), FL = -(1 - p)^gamma log p with p the
+    probability of its class, so that items that are easily told apart weigh little. The metric `loss` stays the
+    cross-entropy.
 
     >>> import torch
     >>> step = Step(torch.eye(2), torch.tensor([0, 0]), (2,), torch.arange(2))
@@ -70,11 +86,31 @@ class Classification(Classes):
     0.5
     """
 
-    known_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "balanced_accuracy", "macro_f1", *RANKING, "loss")
+    known_metrics: ClassVar[tuple[str, ...]] = (
+        "accuracy",
+        "balanced_accuracy",
+        "macro_f1",
+        *RANKING,
+        *ALERTS,
+        "loss",
+    )
 
     class_weights: Literal["none", "balanced"] | list[PositiveFloat] | dict[str, PositiveFloat] = "none"
     """Weights of the classes in the loss: none; balanced, so that the classes that a party has in a step count equally;
     or a number for each class, the same at all parties: a list, or a table by the classes' names, 1 for the others."""
+
+    focal_gamma: float = Field(0.0, ge=0)
+    """Exponent of the focal loss; 0 is cross-entropy, 2 is usual."""
+    threshold: Annotated[float, Field(ge=0, le=1)] | Literal["f1", "max_fpr"] = 0.5
+    """Probability from which an item is in the second of two classes. A word chooses it in every evaluation, on the
+    validation items of all parties together: f1, the best F1 score of the second class; max_fpr, the lowest one with a
+    false-positive rate of at most `max_fpr`. The model keeps the chosen number."""
+    max_fpr: float = Field(0.001, ge=0, le=1)
+    """False-positive rate of the metric `recall_at_fpr`, for two classes."""
+    top_k: int = Field(100, ge=1)
+    """How many of the highest scores the metric `precision_at_k` is of, for two classes."""
+
+    _cut: int | None = PrivateAttr(None)  # the bin at which the chosen threshold lies
 
     @model_validator(mode="after")
     def _one_weight_per_class(self) -> Self:
@@ -82,6 +118,8 @@ class Classification(Classes):
             raise ValueError("classes is 1: give at least 2, or 0 for those of the labels")
         if isinstance(self.class_weights, list) and self.classes and len(self.class_weights) != self.classes:
             raise ValueError(f"class_weights has {len(self.class_weights)} numbers for {self.classes} classes")
+        if self.classes and (why := self._needs_two_classes(self.classes)):
+            raise ValueError(why)
         return self
 
     @property
@@ -91,10 +129,13 @@ class Classification(Classes):
     @property
     def ranks(self) -> bool:
         """Whether parties count scores."""
-        return not {self.judged_by, self.selected_by}.isdisjoint(RANKING)
+        counted = not {self.judged_by, self.selected_by}.isdisjoint((*RANKING, *ALERTS))
+        return counted or isinstance(self.threshold, str)
 
     def complete_from(self, inferred: Task, labels: Sequence[str] = ()) -> Task:
         whole = super().complete_from(inferred, labels)
+        if why := self._needs_two_classes(whole.outputs):
+            raise IsthmusError(why)
         names, weights = names_of(labels, whole.outputs), self.class_weights
         if isinstance(weights, dict):
             if unknown := next((name for name in weights if name not in names), None):
@@ -111,11 +152,16 @@ class Classification(Classes):
         """The class of every item, and the softmax of its outputs as a score for each class."""
         names, scores = names_of(labels, self.classes), output.softmax(dim=1)
         columns = {f"score.{name}": column for name, column in zip(names, scores.t().numpy(), strict=True)}
-        return {"prediction": [names[at] for at in output.argmax(dim=1).tolist()], **columns}
+        return {"prediction": [names[at] for at in self._guess(output).tolist()], **columns}
 
     @property
     def prediction_note(self) -> str:
-        if self.class_weights == "none":
+        if isinstance(self.threshold, str):
+            return (
+                f"the threshold that task.threshold = '{self.threshold}' chose is not in this copy of the model, so "
+                "classes are those of a threshold of 0.5: use the model of the study's result folder"
+            )
+        if self.class_weights == "none" or self.threshold != 0.5:
             return ""
         balanced = self.class_weights == "balanced"
         frequencies = "all were equally frequent" if balanced else "their frequencies were multiplied by these weights"
@@ -127,6 +173,8 @@ class Classification(Classes):
     def loss(self, step: Step) -> Tensor:
         self._check(step)
         losses = F.cross_entropy(step.output, step.y, reduction="none")
+        if self.focal_gamma:
+            losses = (-torch.expm1(-losses)).clamp(min=torch.finfo(losses.dtype).tiny) ** self.focal_gamma * losses
         if self.class_weights == "none":
             return step.mean(losses)
         weights = self._item_weights(step).to(losses)
@@ -134,7 +182,7 @@ class Classification(Classes):
 
     def counts(self, step: Step) -> dict[str, Tensor]:
         self._check(step)
-        predicted = step.output.argmax(dim=1)
+        predicted = self._guess(step.output)
         party = rows.party_of_rows(step.sizes, predicted.device)
         cell = (party * self.classes + step.y) * self.classes + predicted
         confusion = torch.bincount(cell, minlength=len(step.sizes) * self.classes**2)
@@ -160,12 +208,35 @@ class Classification(Classes):
         return ""
 
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
-        confusion = counts["confusion"].cpu()
+        confusion = self._confusion(counts)
         items = confusion.sum()
         if not items:
             return {}
         ranking = ranking_metrics(counts["scores"]) if "scores" in counts else {}
+        if ranking and self.classes == 2:
+            ranking["recall_at_fpr"] = float(recall_at_fpr(counts["scores"], self.max_fpr))
+            ranking["precision_at_k"] = float(precision_at_k(counts["scores"], self.top_k))
         return self.confusion_metrics(confusion) | {"loss": float(counts["loss"] / items)} | ranking
+
+    def fit_threshold(self, validated: Mapping[str, Any]) -> Classification:
+        """This task with the threshold that `threshold` describes; 0.5 where validation items have one class only.
+
+        Thresholds lie between the bins of `tasks/ranking.py`: the chosen one is the best of 1,025.
+        """
+        if not isinstance(self.threshold, str):
+            return self
+        false, true = above(validated["scores"][0]).unbind(0)
+        if not false[0] or not true[0]:
+            return self.model_copy(update={"threshold": 0.5})
+        if self.threshold == "max_fpr":
+            cut = int((false <= self.max_fpr * false[0] * (1 + 1e-12)).nonzero()[0])
+        else:
+            f1 = 2 * true / (true + false + true[0])
+            best = (f1 == f1.max()).nonzero().flatten()
+            cut = int(best[(best - torch.arange(len(best)) == best[0]).sum() // 2])  # the middle of a gap of scores
+        chosen = self.model_copy(update={"threshold": 1 / (1 + math.exp(-edge(cut)))})
+        chosen._cut = cut
+        return chosen
 
     def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any]:
         items = counts["confusion"].cpu().sum(1).double()
@@ -175,15 +246,40 @@ class Classification(Classes):
         return {**super().same_answer(counts), "loss": loss, **ties}
 
     def per_label(self, counts: Mapping[str, Any]) -> dict[str, list[float]]:
-        confusion = counts["confusion"].cpu().double()
-        hits, items = confusion.diagonal(), confusion.sum(1)
-        figures = {"items": items, "recall": hits / items, "precision": hits / confusion.sum(0)}
+        confusion = self._confusion(counts).double()
+        hits, items, guesses = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+        f1 = 2 * hits / (items + guesses)
+        figures = {"items": items, "recall": hits / items, "precision": hits / guesses, "f1": f1}
         return {name: values.tolist() for name, values in figures.items()}
 
     def _check(self, step: Step) -> None:
         if step.output.dim() != 2 or step.output.size(1) != self.classes:
             shape = list(step.output.shape[1:])
             raise IsthmusError(f"the model gives {shape} outputs per item, the task has {self.classes} classes")
+
+    def _needs_two_classes(self, classes: int) -> str:
+        """Say which option needs two classes, if there are others."""
+        if classes == 2:
+            return ""
+        if only := next((name for name in (self.metric, self.select_by) if name in ALERTS), None):
+            return f"metric '{only}' is for two classes, there are {classes}: choose one of {', '.join(RANKING)}"
+        if self.threshold != 0.5:
+            return f"threshold is for two classes, there are {classes}: remove it"
+        return ""
+
+    def _guess(self, output: Tensor) -> Tensor:
+        """The class of every item, `[items]`."""
+        if self.classes != 2 or isinstance(self.threshold, str) or self.threshold == 0.5:
+            return output.argmax(dim=1)
+        odds = math.log(self.threshold / (1 - self.threshold)) if 0 < self.threshold < 1 else math.inf
+        return (self._log_odds(output).squeeze(1) >= (odds if self.threshold else -math.inf)).long()
+
+    def _confusion(self, counts: Mapping[str, Any]) -> Tensor:
+        """The confusion matrix, of scores in bins if the threshold was chosen among them."""
+        if self._cut is None or "scores" not in counts:
+            return torch.as_tensor(counts["confusion"]).cpu()
+        scores = counts["scores"][0].cpu()
+        return torch.stack([scores[:, : self._cut].sum(1), scores[:, self._cut :].sum(1)], dim=1)
 
     @property
     def _ranked(self) -> int:

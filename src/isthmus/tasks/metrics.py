@@ -57,6 +57,10 @@ METRICS = {
         Metric("macro_f1", "macro F1", percent=True, aliases=("f1", "f1macro", "f1score")),
         Metric("balanced_accuracy", "balanced accuracy", percent=True, aliases=("bacc", "bac")),
         Metric("average_precision", "average precision", percent=True, aliases=("ap", "prauc", "aucpr", "auprc")),
+        Metric(
+            "recall_at_fpr", "recall at a fixed false-positive rate", percent=True, aliases=("tpratfpr", "recallatfpr")
+        ),
+        Metric("precision_at_k", "precision of the highest scores", percent=True, aliases=("patk", "precisionatk")),
         Metric("party_auc", "party AUC", percent=True),
         Metric("mae", "MAE", smaller_is_better=True, aliases=("l1",)),
         Metric("nmi", "NMI"),

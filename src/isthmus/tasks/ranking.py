@@ -7,6 +7,7 @@ of 1/128 at z = 0 and 1/20 at z = 6. Scores within one bin are ties; that is the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -20,6 +21,8 @@ WIDTH = 4.0
 """Half of the bins are for scores between -WIDTH and WIDTH."""
 RANKING = ("roc_auc", "average_precision")
 """Metrics that follow from these counts."""
+ALERTS = ("recall_at_fpr", "precision_at_k")
+"""Metrics of the highest scores alone, for two classes, that follow from these counts."""
 
 
 def count_scores(scores: Tensor, y: Tensor, known: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -73,6 +76,55 @@ def average_precisions(scores: Tensor) -> Tensor:
     precision = true / (true + false).clamp(min=1)
     found = (positive * precision).sum(-1) / positive.sum(-1)
     return found.masked_fill(negative.sum(-1) == 0, torch.nan)
+
+
+def recall_at_fpr(scores: Tensor, rate: float) -> Tensor:
+    """The largest recall of a threshold with a false-positive rate of at most `rate`, `[...]`; NaN without a class.
+
+    Thresholds lie between bins, so the result is never too large. It is too small by at most the share of the positives
+    in the one bin in which the rate is exceeded.
+
+    Arguments:
+        scores: as of `count_scores`, `[..., 2, bins]`.
+    """
+    false, true = above(scores).unbind(-2)
+    allowed = false <= rate * false[..., :1] * (1 + 1e-12)  # a product such as 0.001 * 3000 is a little below 3
+    recall = torch.where(allowed, true, 0).amax(-1) / true[..., 0]
+    return recall.masked_fill(false[..., 0] == 0, torch.nan)
+
+
+def precision_at_k(scores: Tensor, k: int) -> Tensor:
+    """The share of positives among the `k` highest scores, or among all if there are fewer, `[...]`; NaN without any.
+
+    Of the bin that the k-th score lies in, as many items count as are still to be taken, with the bin's mean share of
+    positives. This is the mean over random orders of these ties. The error is at most the share of the `k` items that
+    are taken from this bin.
+
+    Arguments:
+        scores: as of `count_scores`, `[..., 2, bins]`.
+    """
+    cells = scores.cpu().double()
+    higher = above(scores)[..., 1:].sum(-2)
+    here = cells.sum(-2)
+    taken = (k - higher).clamp(min=0).minimum(here)
+    found = (taken * cells[..., 1, :] / here.clamp(min=1)).sum(-1)
+    return found / taken.sum(-1)
+
+
+def above(scores: Tensor) -> Tensor:
+    """How many scores of either class lie in each bin and above; a last column has none: `[..., 2, bins + 1]`."""
+    sums = scores.cpu().double().flip(-1).cumsum(-1).flip(-1)
+    return torch.cat([sums, torch.zeros_like(sums[..., :1])], dim=-1)
+
+
+def edge(cut: int) -> float:
+    """The logit where bin `cut` begins.
+
+    >>> edge(BINS // 2), edge(BINS // 4), edge(BINS)
+    (0.0, -4.0, inf)
+    """
+    step = cut / (BINS // 2) - 1
+    return WIDTH * step / (1 - abs(step)) if abs(step) < 1 else math.copysign(math.inf, step)
 
 
 def ranking_metrics(scores: Tensor) -> dict[str, float]:
