@@ -7,11 +7,44 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isthmus.data.matrices import Ints
 
 Key: TypeAlias = np.ndarray[Any, Any]
 """A column with a key in every row: whole numbers, or texts."""
+Codes = NDArray[np.int64]
+"""A number per row, equal for equal values; negative without a value."""
+Ranks = NDArray[np.int64]
+"""Places of moments among all different moments, from 0: the codes times the number of moments fit 64 bits."""
+
+
+def last_before(
+    source: Codes, source_time: Ranks, target: Codes, target_time: Ranks, most: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return pairs of rows, sources and targets: for each target the last `most` sources that share its value and are
+    strictly earlier. Targets ascend; the sources of a target follow each other in time.
+
+    >>> row, time = np.array([7, 7, 8, 7]), np.array([0, 1, 2, 3])
+    >>> sources, targets = last_before(row, time, row, time, most=1)
+    >>> sources.tolist(), targets.tolist()
+    ([0, 1], [1, 3])
+    """
+    moments = int(max(source_time.max(initial=-1), target_time.max(initial=-1))) + 1
+    known, asking = np.flatnonzero(source >= 0), np.flatnonzero(target >= 0)
+    place = source[known] * moments + source_time[known]
+    order = np.argsort(place, kind="stable")
+    place, rows = place[order], known[order]
+    # in the order of the values, because searching for neighbouring values reads neighbouring memory
+    wanted = target[asking] * moments + target_time[asking]
+    turn = np.argsort(wanted, kind="stable")
+    stop, first = np.empty_like(wanted), np.empty_like(wanted)
+    stop[turn] = np.searchsorted(place, wanted[turn], side="left")
+    first[turn] = np.searchsorted(place, target[asking][turn] * moments, side="left")
+    counts = np.minimum(stop - first, most)
+    ends = counts.cumsum()
+    within = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
+    return rows[np.repeat(stop - counts, counts) + within], np.repeat(asking, counts)
 
 
 def earlier_rows(time: Ints, key: Key, other: Key, last: int) -> Ints:
@@ -35,20 +68,11 @@ def earlier_rows(time: Ints, key: Key, other: Key, last: int) -> Ints:
     >>> earlier_rows(time, source, target, last=2).tolist()  # the sender received before
     [[0], [2]]
     """
-    rows = np.arange(time.size)
     values, code = np.unique(np.concatenate([key, other]), return_inverse=True)
-    wanted, held = code[: key.size], code[key.size :]
-    moments, moment = np.unique(time, return_inverse=True)
-    order = np.lexsort((rows, moment, held))
-    place = held[order] * moments.size + moment[order]
-    stop = np.searchsorted(place, wanted * moments.size + moment)
-    start = np.maximum(np.searchsorted(place, wanted * moments.size), stop - last)
     if np.issubdtype(values.dtype, np.number):
-        stop = np.where(key < 0, start, stop)
-    count = stop - start
-    target = np.repeat(rows, count)
-    offset = np.arange(target.size) - np.repeat(count.cumsum() - count, count)
-    return np.stack([order[np.repeat(start, count) + offset], target])
+        code = np.where(values[code] < 0, -1, code)
+    moment = np.unique(time, return_inverse=True)[1]
+    return np.stack(last_before(code[key.size :], moment, code[: key.size], moment, last))
 
 
 def histories(time: Ints, keys: Mapping[str, Key], last: int) -> dict[tuple[str, str], Ints]:

@@ -18,7 +18,6 @@ from isthmus.data.folder.arrow import blank_to_null, is_present, is_text, positi
 from isthmus.data.folder.checker import has_column, repeated
 from isthmus.data.folder.columns import Date
 from isthmus.data.folder.dates import DAY, READABLE, UNKNOWN, Moments, is_date, moment_of, read_dates, text_of
-from isthmus.data.folder.history import Codes, last_before
 from isthmus.data.folder.labels import ItemChecker
 from isthmus.data.folder.problems import Problem, at_rows
 from isthmus.data.folder.relations import (
@@ -32,6 +31,7 @@ from isthmus.data.folder.relations import (
 )
 from isthmus.data.folder.settings import FILE, PartyFile
 from isthmus.data.folder.table import Table
+from isthmus.data.history import Codes, last_before
 from isthmus.data.ids import hash_ids
 from isthmus.data.schema import EdgeType
 
