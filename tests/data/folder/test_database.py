@@ -368,6 +368,19 @@ def test_parties_share_one_encoding(tmp_path):
     assert json.loads(json.dumps(pool.encoding))["columns"]["customers.age"]["kind"] == "number"
 
 
+@pytest.mark.parametrize("train_until", ["2024-05-01", "2020-01-01"])  # before the second there is no row
+def test_an_encoding_counts_no_row_from_train_until_on(tmp_path, train_until):
+    draft = dated_draft(transfers=200, train_until=train_until, val_until="2024-08-01")
+    early = [each.isoformat() < train_until for each in draft.tables["transfers.parquet"]["date"]]
+    later = draft.with_settings()
+    amounts = draft.tables["transfers.parquet"]["amount"]
+    kept = [each if first else 1000 * each for each, first in zip(amounts, early, strict=True)]
+    later.put("amount", kept, "transfers.parquet")
+    one, two = (load_folders(write(tmp_path / at, each)) for at, each in (("a", draft), ("b", later)))
+    assert one.encoding == two.encoding
+    assert one.encoding["totals"]["transfers.amount"]["count"] == sum(early)
+
+
 def test_labels_are_those_of_the_rows(tmp_path):
     (party,) = load_folders(write(tmp_path, bank_draft())).parties
     assert party.graph.y.tolist() == [at % 2 for at in range(12)] + [-1] * 47

@@ -238,7 +238,10 @@ def second_totals(name: str, column: Column, contents: Contents, first: Totals) 
 def _over_blocks(name: str, column: Column, contents: Contents, count: Callable[[str, pa.Table], Totals]) -> Totals:
     if not (column.has_keyed_totals or column.has_totals("first") or column.has_totals("second")):
         return {}  # without reading the file
-    table, own = contents.locate(name)
+    if contents.database is None:
+        table, own = contents.locate(name)
+    else:
+        table, own = contents.database.counted(name, contents.settings.train_until)
     totals = [count(own, block) for _, block in column.blocks(own, table)]
     return totals[0] if len(totals) == 1 else add_totals(totals)
 
