@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from isthmus.data.party import Party
 from isthmus.deploy.parcels import Parcel, open_parties, pack_parties
 from isthmus.study.config import Study
+from isthmus.testing import small_parties
 from party_folders import assert_same_parties
 
 TYPES = [torch.float32, torch.float64, torch.int64, torch.bool]
@@ -73,3 +74,11 @@ def test_parties_open_to_those_that_were_packed(options):
         }
         for part in ("border", "pairs"):
             assert (getattr(one, part) is None) == (getattr(other, part) is None)
+
+
+def test_typed_parties_are_the_same_when_opened():
+    parties = small_parties("node", typed=True)
+    for one, other in zip(parties, open_parties(pack_parties(parties)), strict=True):
+        assert one.schema == other.schema
+        assert_equal(one.graph.to_dict(), other.graph.to_dict())
+        assert_equal(one.border.per_edge, other.border.per_edge)
