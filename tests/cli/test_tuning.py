@@ -41,6 +41,12 @@ def test_what_cannot_be_searched_is_one_line_and_leaves_nothing(isthmus: Isthmus
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_range_that_is_given_twice_is_refused(isthmus: Isthmus) -> None:
+    done = isthmus("tune", "--range", "local.lr=0.1..1", "--range", "local.lr=0.01..1")
+    assert (done.code, done.out) == (2, "")
+    assert "--range local.lr is given 2 times: give it one range" in done.err
+
+
 def test_a_flag_that_only_run_has_is_suggested_as_a_setting(isthmus: Isthmus) -> None:
     due = "unknown option '--hidden': did you mean --set model.hidden=8?"
     assert due in isthmus("tune", "--hidden", "8").err

@@ -88,6 +88,15 @@ def test_a_grid_that_cannot_be_is_refused(grid: dict[str, Any], line: str) -> No
     assert "\n" not in str(error.value)
 
 
+def test_a_value_that_the_grid_replaces_is_refused_unless_a_protocol_sets_it() -> None:
+    varied = {**SMALL, "training": {"local": {"epochs": 2}}, "grid": {"local": {"epochs": [1, 2]}}}
+    with pytest.raises(IsthmusError, match=r"'local.epochs' has a value in \[training\] and values in \[grid\]"):
+        Study.of(varied)
+    by_protocol = Study.of({"protocol": "fed-pub", "grid": {"local": {"epochs": [1, 2]}}})
+    assert by_protocol.training["local"]["epochs"]
+    assert Study.of(by_protocol.model_dump()) == by_protocol  # as a process that does its runs reads it
+
+
 def test_a_grid_over_the_model_trains_every_method_that_has_one_with_each_value(tmp_path: Path) -> None:
     study = study_of({"name": "fedavg"}, {"name": "majority"}, **{"model.hidden": [4, 8], "local.epochs": [1]})
     results = run_study(study, tmp_path / "grid")
