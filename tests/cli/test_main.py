@@ -383,6 +383,8 @@ MISTAKES = {
     "--grid local.lr=0.1 --grid local.lr=0.2": "--grid local.lr is given 2 times: put all its values into one",
     "--grid local.lr=0.1,0.2 --set local.lr=0.5": "--set local.lr=0.5 has no effect: the grid varies local.lr",
     "--grid mu=1,2 --method fedprox --set fedprox.mu=3": "--set fedprox.mu=3 has no effect: the grid varies mu",
+    "--grid local.lr=0.01..0.1": "a grid lists values, such as 0.01,0.1; isthmus tune searches ranges, --range",
+    "--grid fedprox.mu=1,2": "'fedprox.mu': method 'fedprox' is not in this study: add it with --method fedprox",
     "--grid rounds=1,2 --rounds 3": "--rounds 3 has no effect: the grid varies rounds; leave out one of the two",
     "--grid model.hidden=4,8 --hidden 3": "--hidden 3 has no effect: the grid varies model.hidden",
     "--set partition.split=[0.5,0.5]": "option 'split' is [0.5, 0.5]: give three shares: training, validation, test",

@@ -33,6 +33,9 @@ def test_what_cannot_be_searched_is_one_line_and_leaves_nothing(isthmus: Isthmus
         ("local.lrr=0.01..0.1", "did you mean 'local.lr'?"),
         ("local.lr=0.1..0.01", "its first number must be the smaller one"),
         ("local.lr", "write it as key=value"),
+        ("fedprox.mu=0.1..1", "'fedprox.mu': method 'fedprox' is not in this study: add it with --method fedprox"),
+        ("fedavg.fractio=0.1..1", "'fedavg' has no option 'fractio': did you mean 'fedavg.fraction'?"),
+        ("data.train=0.1..1", "tune: 'data.train' has one value in each study"),
     ):
         done = isthmus(*TUNE, "--range", range_)
         assert done.code == 2

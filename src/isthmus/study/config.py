@@ -419,15 +419,13 @@ def _refuse_unknown_data(name: Any) -> None:
         raise IsthmusError(f"unknown data set '{name}': {hint}")
 
 
-def check_no_effect(
-    training: Mapping[str, Any], grid: Mapping[str, Any], preset: Mapping[str, Any], where: str
-) -> None:
-    """Refuse an option in `training` whose values the grid replaces; what a protocol sets may stand there."""
+def check_no_effect(options: Mapping[str, Any], grid: Mapping[str, Any], preset: Mapping[str, Any], where: str) -> None:
+    """Refuse an option for all methods whose value the grid replaces; what a protocol sets may stand there."""
     set_by_protocol = flatten(preset)
     varied = flatten(grid)
-    for path, value in flatten(training).items():
+    for path, value in flatten(options).items():
         if path in varied and set_by_protocol.get(path) != value:
-            raise IsthmusError(f"{where}: '{path}' has a value in [training] and values in [grid]: leave one out")
+            raise IsthmusError(f"{where}: '{path}' has a value of its own and values in the grid: leave one out")
 
 
 def check_distinct(methods: Sequence[Method], where: str) -> None:
