@@ -43,6 +43,16 @@ def test_a_trained_model_is_used_on_a_new_party(isthmus: Isthmus, folders: Path)
     assert torch.export.load(folders / "model.pt2").graph_signature.user_inputs[:2] == ("x", "edge_index")
 
 
+def test_a_model_without_embeddings_is_called_by_its_encoders_name(isthmus: Isthmus) -> None:
+    for words in (("--encoder", "sgc"), ("--encoder", "gcn", "--set", "model.layers=1")):
+        out = words[1]
+        assert isthmus("run", "--method", "fedavg", "--rounds", "1", *words, "--out", out).code == 0
+        done = isthmus("embed", out, "--data", "banks", "--out", "z.csv")
+        assert (done.code, done.out) == (2, "")
+        assert f"model '{out}' has no embedding before its head: " in done.err
+    assert "use more layers, or another encoder" in done.err
+
+
 OWN = """
 from torch import nn
 from torch_geometric.nn import SAGEConv

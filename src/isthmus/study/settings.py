@@ -90,8 +90,8 @@ def combine(methods: Sequence[Method], grid: Mapping[str, Any]) -> list[Setting]
         if ranges := [each for each in listed if is_range(each)]:
             search = f"--range {name}={ranges[0]}" if writes_flags() else f"{{'{name}': '{ranges[0]}'}} in `tune`"
             raise IsthmusError(
-                f"grid: '{name}' is the range {ranges[0]}: a grid lists values, such as 0.01,0.1; isthmus tune searches "
-                f"ranges, {search}"
+                f"grid: '{name}' is the range {ranges[0]}: a grid lists values, such as 0.01,0.1; isthmus tune "
+                f"searches ranges, {search}"
             )
         if not isinstance(values, list) or not values:
             raise IsthmusError(f"grid: '{name}' is {values!r}: give a list of values, such as [0.01, 0.1]")
