@@ -108,6 +108,11 @@ class Search:
         """What results call the runs of a method's chosen setting; empty if it was not searched."""
         return next((each.label for each in self.tried if each.chosen and each.of == of), "")
 
+    @classmethod
+    def of_dict(cls, saved: Mapping[str, Any]) -> Search:
+        """What `to_dict` gave."""
+        return cls(saved["metric"], [Tried(**each) for each in saved["tried"]], saved.get("importance", {}))
+
     @property
     def unchosen(self) -> set[str]:
         """The labels of runs with settings that are not the best of their method on validation data."""

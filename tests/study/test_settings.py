@@ -201,3 +201,9 @@ def test_results_of_a_grid_rank_its_settings_and_note_what_lacks_options() -> No
     assert all("test" not in key for each in saved["tried"] for key in each)
     again = Study.of(results.study)
     assert [each.label for each in again.method_list()] == [run.method for run in results.runs]
+
+
+def test_a_search_by_another_metric_shows_the_judging_one_on_test_data() -> None:
+    found = search_of_grid([], [], "loss")
+    assert found.test_metrics(["accuracy", "accuracy"]) == ["test_accuracy"]
+    assert found.test_metrics([""]) == ["test_loss"]
