@@ -23,6 +23,9 @@ def test_tune_tells_of_each_trial_and_its_best_settings_run(isthmus: Isthmus, tm
     assert done.out.splitlines()[-1] == f"best settings in {Path('tuned') / BEST}, results in tuned"
     assert 'metric = "macro_f1"\nselect_by = "balanced_accuracy"' in (tmp_path / "tuned" / BEST).read_text()
     assert isthmus("run", tmp_path / "tuned" / BEST).code == 0
+    other = isthmus(*TUNE, "--range", "local.lr=0.01..0.03", "--rounds", "3", "--resume")
+    assert other.code == 2
+    assert "which differs in method 'fedavg', method 'majority', the range of 'local.lr': resume it" in other.err
     more = isthmus(*TUNE, "--range", "local.lr=0.01..0.02", "--resume", "--trials", "3", "--json")
     tried = json.loads(more.out)["search"]["tried"]
     assert [each["of"] for each in tried].count("fedavg") == 3
