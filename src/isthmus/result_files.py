@@ -99,6 +99,20 @@ class Search:
             **({"importance": self.importance} if self.importance else {}),
         }
 
+    def test_metrics(self, judged_by: Iterable[str]) -> list[str]:
+        """Test metrics to show: those that judge the task, or that of the ranking where nothing else is known."""
+        found = [f"test_{name}" for name in dict.fromkeys(judged_by) if name]
+        return found or [self.metric.replace("val_", "test_", 1)]
+
+    def chosen_label(self, of: str) -> str:
+        """What results call the runs of a method's chosen setting; empty if it was not searched."""
+        return next((each.label for each in self.tried if each.chosen and each.of == of), "")
+
+    @classmethod
+    def of_dict(cls, saved: Mapping[str, Any]) -> Search:
+        """What `to_dict` gave."""
+        return cls(saved["metric"], [Tried(**each) for each in saved["tried"]], saved.get("importance", {}))
+
     @property
     def unchosen(self) -> set[str]:
         """The labels of runs with settings that are not the best of their method on validation data."""

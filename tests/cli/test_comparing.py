@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from command_line import Isthmus
 
@@ -45,3 +46,15 @@ def test_a_folder_that_is_missing_is_one_line(isthmus: Isthmus) -> None:
         assert done.code == 2
         assert line in done.err
         assert len(done.err.splitlines()) == 1
+
+
+def test_folders_of_runs_and_folders_without_any_are_said_in_a_line(isthmus: Isthmus, tmp_path: Path) -> None:
+    assert isthmus(*RUN, "--out", "runs/one").code == 0
+    (tmp_path / "empty").mkdir()
+    done = isthmus("compare", "runs")
+    assert (done.code, done.err) == (2, "isthmus: runs holds result folders and is none itself: give them, runs/*\n")
+    assert isthmus("runs", "empty").out == "no result folders below empty\n"
+    for words in (("compare", "runs/one"), ("runs", "runs")):
+        lines = isthmus(*words).out.splitlines()
+        assert any("runs/one" in line for line in lines)
+        assert lines == [line.rstrip() for line in lines]

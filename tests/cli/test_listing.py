@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from command_line import Isthmus
 from isthmus.cli.listing import (
     AUDITS,
     DATA_SETS,
@@ -82,3 +84,16 @@ def test_protocols_are_listed_printed_and_given_as_json(capsys: pytest.CaptureFi
 def test_a_shell_completes_names() -> None:
     assert complete(DATA_SETS)("CO") == ["coauthor-cs", "coauthor-physics", "cora"]
     assert complete(METHODS)("nothing") == []
+
+
+def test_classes_of_a_file_of_ones_own_are_listed(
+    isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    text = (
+        "from isthmus.methods.local import Local\nclass Mine(Local):\n    name = 'own-in-a-list'\n    share: int = 5\n"
+    )
+    (tmp_path / "own_in_a_list.py").write_text(text)
+    done = isthmus("methods", "own-in-a-list", "--import", "own_in_a_list.py")
+    assert (done.code, done.err) == (0, "")
+    assert "share" in done.out

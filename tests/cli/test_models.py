@@ -10,7 +10,7 @@ from pyarrow import csv, parquet
 from tests.party_folders import graph_draft, two_drafts
 
 from command_line import Isthmus
-from isthmus import own_code
+from isthmus import load_model, load_results, own_code
 
 
 @pytest.fixture
@@ -41,6 +41,32 @@ def test_a_trained_model_is_used_on_a_new_party(isthmus: Isthmus, folders: Path)
     done = isthmus("export", run, "--out", str(folders / "other.pt2"))
     assert (done.code, done.err) == (2, f"isthmus: {run} holds several models: choose --method fedavg or local\n")
     assert torch.export.load(folders / "model.pt2").graph_signature.user_inputs[:2] == ("x", "edge_index")
+
+
+def test_a_method_of_a_grid_is_its_chosen_setting_and_a_shared_model_says_so(isthmus: Isthmus) -> None:
+    words = ("--rounds", "1", "--set", "data.nodes=120", "--grid", "local.lr=0.0001,0.05", "--out", "grid")
+    assert isthmus("run", "--method", "fedavg", *words).code == 0
+    search = load_results("grid").search
+    assert search is not None
+    label = search.chosen_label("fedavg")
+    assert {each.label for each in search.tried} == {"fedavg local.lr=0.0001", "fedavg local.lr=0.05"}
+    done = isthmus("export", "grid", "--method", "fedavg", "--party", "party-0", "--out", "model.pt2")
+    assert done.err.splitlines() == [
+        f"note: the model is that of '{label}', which validation data chose of the settings of fedavg",
+        "note: all parties share this model: party-0 has none of its own",
+    ]
+    assert isthmus("predict", "grid", "--data", "banks", "--out", "p.csv").code == 2  # several settings, none named
+    assert load_model("grid", label).about == []
+
+
+def test_a_model_without_embeddings_is_called_by_its_encoders_name(isthmus: Isthmus) -> None:
+    for words in (("--encoder", "sgc"), ("--encoder", "gcn", "--set", "model.layers=1")):
+        out = words[1]
+        assert isthmus("run", "--method", "fedavg", "--rounds", "1", *words, "--out", out).code == 0
+        done = isthmus("embed", out, "--data", "banks", "--out", "z.csv")
+        assert (done.code, done.out) == (2, "")
+        assert f"model '{out}' has no embedding before its head: " in done.err
+    assert "use more layers, or another encoder" in done.err
 
 
 OWN = """

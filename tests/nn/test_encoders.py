@@ -112,6 +112,13 @@ def arguments(module, party):
     return seen
 
 
+@pytest.mark.parametrize("name", ["sgc", "lightgcn"])
+def test_options_without_an_effect_are_refused(name):
+    with pytest.raises(IsthmusError, match=f"encoder '{name}': layers has no effect here: leave it out"):
+        Encoder.named(name)(layers=3)
+    assert "layers" not in Encoder.named(name).option_names()
+
+
 @over_levels
 @over_variants
 def test_a_cohort_has_the_embeddings_and_their_gradients_that_its_parties_have_alone(name, options, level):

@@ -83,7 +83,7 @@ def test_it_uses_edge_weights_where_the_model_does():
 
 
 def test_models_without_embeddings_or_widths_are_refused():
-    with pytest.raises(IsthmusError, match="the whole model is its head"):
+    with pytest.raises(IsthmusError, match="has no embedding before its head"):
         Projected(built("sgc", {}), 1.0)
 
     class Nameless(nn.Module):

@@ -7,7 +7,8 @@ import pytest
 from isthmus.errors import flags_in_messages, format_option
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedprox import FedProx
-from isthmus.study.option_hints import TABLES, missing_option, paths_of_tables
+from isthmus.study.config import Study
+from isthmus.study.option_hints import ONE_VALUE, TABLES, missing_option, paths_of_tables
 
 WHERE = {
     "lr": ("'local.lr'", "local={'lr': 1}", "--set local.lr=1"),
@@ -17,6 +18,10 @@ WHERE = {
     "taks.metric": ("metric in [task]", "metric=1", "--metric 1"),
     "split": ("split in [partition]", "partition={'split': 1}", "--split 1"),
 }
+
+
+def test_keys_that_no_grid_varies_are_those_of_a_study() -> None:
+    assert set(ONE_VALUE) < Study.model_fields.keys()
 
 
 @pytest.mark.parametrize("name", WHERE)

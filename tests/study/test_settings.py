@@ -78,7 +78,14 @@ def test_lists_and_tables_are_values_too() -> None:
         ({"model": {"hiden": [4]}}, "encoder 'gcn': unknown option 'hiden': did you mean 'hidden'?"),
         ({"model": {"hidden": [0]}}, "encoder 'gcn': option 'hidden' is 0"),
         ({"model": {"encoder": ["gcn", "gcnn"]}}, "unknown encoder 'gcnn': did you mean 'gcn'?"),
-        ({"fedprox": {"model": {"hidden": [4]}}}, "no method of the study has an option 'fedprox.model.hidden'"),
+        ({"fedprox": {"model": {"hidden": [4]}}}, "'fedprox.model.hidden': method 'fedprox' is not in this study"),
+        ({"data": {"train": [0.3]}}, "grid: 'data.train' has one value in each study: only options of methods"),
+        ({"data_seed": [0, 1]}, "grid: 'data_seed' has one value in each study"),
+        ({"data": {"trian": [0.3]}}, "did you mean data.train, which has one value in each study?"),
+        ({"fedprox": {"mu": [1]}}, "add it with { name = 'fedprox' } in [[methods]]"),
+        ({"fedavg": {"fractoin": [1]}}, "'fedavg' has no option 'fractoin': did you mean 'fedavg.fraction'?"),
+        ({"local": {"lr": ["0.01..0.1"]}}, "'local.lr' is the range 0.01..0.1: a grid lists values"),
+        ({"local": {"lr": "0.01..0.1"}}, "'local.lr' is the range 0.01..0.1: a grid lists values"),
     ],
 )
 def test_a_grid_that_cannot_be_is_refused(grid: dict[str, Any], line: str) -> None:
@@ -86,6 +93,17 @@ def test_a_grid_that_cannot_be_is_refused(grid: dict[str, Any], line: str) -> No
         study_of({"name": "fedavg"}, **grid)
     assert line in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_value_that_the_grid_replaces_is_refused_unless_a_protocol_sets_it() -> None:
+    varied = {**SMALL, "training": {"local": {"epochs": 2}}, "grid": {"local": {"epochs": [1, 2]}}}
+    with pytest.raises(IsthmusError, match=r"'local.epochs' has a value of its own and values in the grid"):
+        Study.of(varied)
+    with pytest.raises(IsthmusError, match=r"run: 'local\.epochs' has a value of its own"):
+        isthmus.run("fedavg", local={"epochs": 2}, grid={"local.epochs": [1, 2]})
+    by_protocol = Study.of({"protocol": "fed-pub", "grid": {"local": {"epochs": [1, 2]}}})
+    assert by_protocol.training["local"]["epochs"]
+    assert Study.of(by_protocol.model_dump()) == by_protocol  # as a process that does its runs reads it
 
 
 def test_a_grid_over_the_model_trains_every_method_that_has_one_with_each_value(tmp_path: Path) -> None:
@@ -183,3 +201,9 @@ def test_results_of_a_grid_rank_its_settings_and_note_what_lacks_options() -> No
     assert all("test" not in key for each in saved["tried"] for key in each)
     again = Study.of(results.study)
     assert [each.label for each in again.method_list()] == [run.method for run in results.runs]
+
+
+def test_a_search_by_another_metric_shows_the_judging_one_on_test_data() -> None:
+    found = search_of_grid([], [], "loss")
+    assert found.test_metrics(["accuracy", "accuracy"]) == ["test_accuracy"]
+    assert found.test_metrics([""]) == ["test_loss"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,9 +139,27 @@ def read_study(file: Path | None, assignments: list[str], **flags: Any) -> Study
     if flags["parties"] is not None and isinstance(base.get("data"), dict):
         base["data"].pop("parties", None)
     given = _flags(**flags)
+    _refuse_varied(assignments, given, merge(base.get("grid") or {}, searched["grid"]))
     for_all = given.pop("training", {})
     whole = _with_settings(_with_training(merge(base, given), for_all), assignments)
     return Study.of(merge(whole, {key: table for key, table in searched.items() if table}), where)
+
+
+def _refuse_varied(assignments: Sequence[str], given: Mapping[str, Any], grid: Mapping[str, Any]) -> None:
+    """Refuse a value for an option that a grid varies: the grid would replace it."""
+    from isthmus.methods.base import Method
+    from isthmus.study.config import parse_assignments
+    from isthmus.study.settings import flatten
+
+    varied = flatten(grid)
+    names = Method.known().keys() - {name for kind in Method.known().values() for name in kind.model_fields}
+    by_flag = {key: given[key] for key in ("training", "model") if key in given}
+    for path, value in [*flatten(parse_assignments(assignments)).items(), *flatten(by_flag).items()]:
+        plain = path.removeprefix("training.")
+        first, _, rest = plain.partition(".")
+        if option := next((each for each in (plain, rest if first in names else "") if each in varied), ""):
+            flag = format_option(plain, value)
+            raise IsthmusError(f"{flag} has no effect: the grid varies {option}; leave out one of the two")
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def compare_command(
     for row in found.rows:
         options = wording.setting(row["options"]) if row["options"] else ""
         _add(table, row["run"], row["data"], row["method"], str(row["seeds"]), row["text"], options)
-    console().print(table)
+    _print(table)
 
 
 def runs_command(
@@ -43,10 +43,25 @@ def runs_command(
     if as_json:
         typer.echo(json.dumps(rows))
         return
+    if not rows:
+        typer.echo(f"no result folders below {folder}")
+        return
     table = _table("run", "date", "data", "methods", "best on validation data")
     for row in rows:
         _add(table, row["run"], row["created"][:10], row["data"], ", ".join(row["methods"]), row["headline"])
-    console().print(table)
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    """Print a table; in a pipe, without blanks at the ends of lines."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(table)
+        return
+    with screen.capture() as found:
+        screen.print(table)
+    for line in found.get().splitlines():
+        typer.echo(line.rstrip())
 
 
 def _table(*heads: str) -> Table:

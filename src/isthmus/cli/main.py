@@ -52,6 +52,7 @@ from isthmus.cli.party import app as party_commands
 from isthmus.cli.tuning import tune_command
 from isthmus.cli.usage import usage_text
 from isthmus.errors import IsthmusError, flags_in_messages, ignore_library_warnings
+from isthmus.own_code import import_files
 from isthmus.version import VERSION
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ app.add_typer(party_commands, name="party")
 app.add_typer(federation_commands, name="federation")
 app.add_typer(papers_commands, name="papers")
 
-Name = Annotated[str | None, typer.Argument(help="Show this one with its options.")]
+
+def _shown(kind: listing.Kind) -> Any:
+    return typer.Argument(help="Show this one with its options.", autocompletion=listing.complete(kind))
 
 
 @app.callback(invoke_without_command=True)
@@ -302,32 +305,47 @@ app.command("bench")(bench_command)
 
 
 @app.command("methods")
-def methods_command(name: Name = None, as_json: Json = False) -> None:
+def methods_command(
+    name: Annotated[str | None, _shown(listing.METHODS)] = None, import_: Import = None, as_json: Json = False
+) -> None:
     """List methods with their options."""
+    import_files(import_ or ())
     print_kind(listing.METHODS, name, as_json)
 
 
 @app.command("datasets")
-def datasets_command(name: Name = None, as_json: Json = False) -> None:
+def datasets_command(
+    name: Annotated[str | None, _shown(listing.DATA_SETS)] = None, import_: Import = None, as_json: Json = False
+) -> None:
     """List data sets with their options."""
+    import_files(import_ or ())
     print_kind(listing.DATA_SETS, name, as_json)
 
 
 @app.command("partitions")
-def partitions_command(name: Name = None, as_json: Json = False) -> None:
+def partitions_command(
+    name: Annotated[str | None, _shown(listing.PARTITIONS)] = None, import_: Import = None, as_json: Json = False
+) -> None:
     """List ways to cut data into parties, with their options."""
+    import_files(import_ or ())
     print_kind(listing.PARTITIONS, name, as_json)
 
 
 @app.command("tasks")
-def tasks_command(name: Name = None, as_json: Json = False) -> None:
+def tasks_command(
+    name: Annotated[str | None, _shown(listing.TASKS)] = None, import_: Import = None, as_json: Json = False
+) -> None:
     """List tasks with their options."""
+    import_files(import_ or ())
     print_kind(listing.TASKS, name, as_json)
 
 
 @app.command("encoders")
-def encoders_command(name: Name = None, as_json: Json = False) -> None:
+def encoders_command(
+    name: Annotated[str | None, _shown(listing.ENCODERS)] = None, import_: Import = None, as_json: Json = False
+) -> None:
     """List encoders with their options."""
+    import_files(import_ or ())
     print_kind(listing.ENCODERS, name, as_json)
 
 

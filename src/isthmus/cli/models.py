@@ -69,7 +69,10 @@ def export_command(
     from isthmus.study.models import load_model
 
     import_files(import_ or ())
-    export_model(load_model(run, method, seed=seed, party=party), out, format_)
+    model = load_model(run, method, seed=seed, party=party)
+    export_model(model, out, format_)
+    for note in model.about:
+        typer.echo(f"note: {note}", err=True)
     typer.echo(f"model in {out}")
 
 
@@ -91,6 +94,6 @@ def _write(
     model = load_model(run, method, seed=seed, party=party)
     table = table_of(model)
     write_predictions(out, table)
-    for note in model.notes:
+    for note in [*model.about, *model.notes]:
         typer.echo(f"note: {note}", err=True)
     typer.echo(f"{table.num_rows:,} rows in {out}")

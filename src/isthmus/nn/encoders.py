@@ -630,6 +630,8 @@ class Sgc(Encoder):
 
     name: ClassVar[str] = "sgc"
     lr: ClassVar[float] = 2.0
+    without: ClassVar[tuple[str, ...]] = ("layers",)
+
     hops: int = Field(2, ge=1, le=1000)
     """Number K of propagations."""
 
@@ -891,6 +893,8 @@ class LightGcn(Encoder):
     """LightGCN (He et al. 2020): a linear embedding, propagated without weight matrices, averaged over hops."""
 
     name: ClassVar[str] = "lightgcn"
+    without: ClassVar[tuple[str, ...]] = ("layers",)
+
     hops: int = Field(3, ge=1, le=1000)
     """Number of propagations."""
 

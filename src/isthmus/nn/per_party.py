@@ -23,7 +23,7 @@ from isthmus.nn.hops import Hops, RangeHop, hops_of
 from isthmus.nn.products import Columns, Features, by_input
 from isthmus.nn.stacks import FirstLayer, Stack, dense
 from isthmus.nn.twins import Bank, twin_of, without_caches
-from isthmus.nn.weights import Weights, body_weights, head_of, initial_weights, statistics
+from isthmus.nn.weights import Weights, body_weights, head_of, initial_weights, no_embedding, statistics
 
 FARTHEST = 100
 """Most hops for which the nodes around the training items are looked for: farther away nearly all of a graph lies."""
@@ -264,10 +264,7 @@ class PerParty:
         def receive(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
             h = args[0] if args else next(iter(named.values()))
             if not weights_before or isinstance(h, Features):
-                raise IsthmusError(
-                    f"model {type(self.module).__name__} has no embedding before its head '{head}', which reads the "
-                    "features: use a model with more layers"
-                )
+                raise no_embedding(self.module)
             inputs.append(h)
 
         module = self._twin if self.side_by_side else self.module

@@ -13,7 +13,7 @@ from isthmus.errors import IsthmusError
 from isthmus.nn.draws import rows_per_party
 from isthmus.nn.encoders import uses_edge_weights
 from isthmus.nn.twins import Bank, twin
-from isthmus.nn.weights import body_weights, head_of
+from isthmus.nn.weights import body_weights, head_of, no_embedding
 
 DIRECTION = ".direction"
 """End of the name of the learned direction."""
@@ -30,7 +30,7 @@ class Projected(nn.Module):
     def __init__(self, module: nn.Module, bandwidth: float) -> None:
         super().__init__()
         if not body_weights(module):
-            raise IsthmusError("the whole model is its head, so it has no embeddings: use a model with more layers")
+            raise no_embedding(module)
         self.body = copy.deepcopy(module)
         at = head_of(module)
         parent, _, name = at.rpartition(".")

@@ -39,6 +39,19 @@ def draw_weights(module: nn.Module, seed: int) -> Weights:
     return initial_weights(module)
 
 
+def give_name(module: nn.Module, encoder: str) -> nn.Module:
+    """Tell a model by which encoder it was built, for messages."""
+    vars(module)["encoder_name"] = encoder
+    return module
+
+
+def no_embedding(module: nn.Module) -> IsthmusError:
+    """Return the error for a model whose head, perhaps the whole of it, reads the features."""
+    name, head = getattr(module, "encoder_name", type(module).__name__), head_of(module)
+    layer = f"'{head}' reads the features: use more layers, or" if head else "its only layer reads the features: use"
+    return IsthmusError(f"model '{name}' has no embedding before its head: {layer} another encoder, such as gcn")
+
+
 def head_of(module: nn.Module) -> str:
     """The dotted name of the submodule that turns embeddings into outputs: its `head`, a text or a submodule.
 

@@ -257,19 +257,19 @@ def _results_table(results: Results, columns: Sequence[tuple[str, Sequence[str]]
 def search_table(results: Results, search: Search, console: Console) -> Table:
     """Settings by their validation metric, best first, and of the best of each method also the test metric."""
     metric = metric_of(search.metric)
-    test = search.metric.replace("val_", "test_", 1)
+    tests = search.test_metrics(run.metric for run in results.runs)
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("method", no_wrap=True)
     table.add_column("setting", overflow="fold")
-    for head in (f"validation {metric.title}", f"test {metric.title}"):
+    for head in (f"validation {metric.title}", *(f"test {metric_of(test).title}" for test in tests)):
         table.add_column(head, justify="right", no_wrap=True)
     for at, each in enumerate(search.tried):
         if at >= MAX_SETTINGS and not each.chosen:
             continue
-        values = [run.metrics[test] for run in results.runs if run.method == each.label and test in run.metrics]
+        own = [run.metrics for run in results.runs if each.chosen and run.method == each.label]
         cells = (
             wording.validation(search.metric, each.mean, each.std, each.seeds, each.pruned),
-            _cell(test, values if each.chosen else []),
+            *(_cell(test, [metrics[test] for metrics in own if test in metrics]) for test in tests),
         )
         table.add_row(
             escape(each.of), escape(wording.setting(each.values)), *cells, style="bold" if each.chosen else None

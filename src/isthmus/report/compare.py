@@ -49,6 +49,9 @@ def compare(*folders: Path | str) -> Comparison:
     if not folders:
         raise IsthmusError("compare: no result folder given: name at least one")
     paths = dict.fromkeys(path_of(each, "compare: folder") for each in folders)
+    for path in paths:
+        if not (path / result_files.RESULTS).exists() and any(path.glob(f"*/{result_files.RESULTS}")):
+            raise IsthmusError(f"{path} holds result folders and is none itself: give them, {path}/*")
     rows = [row for folder in paths for row in _rows(str(folder), read_results(folder))]
     differ = [name for name in dict.fromkeys(name for row in rows for name in row["options"]) if _differs(name, rows)]
     if any(name.partition(".")[0] in ("data", "partition", "parties", "task", "data_seed") for name in differ):

@@ -22,12 +22,17 @@ class SavedResults:
         folder: where they are.
         study: the study with all its options spelled out.
         notes: what a reader of the results must know first, a line each.
+        search: the settings that a grid or tuning tried, best first; None if each method had one.
     """
 
     folder: Path
     study: Mapping[str, Any]
     notes: list[str]
     _read: ResultFolder
+
+    @property
+    def search(self) -> result_files.Search | None:
+        return self._read.results.search
 
     def __repr__(self) -> str:
         """The folder, the methods, and what to call."""

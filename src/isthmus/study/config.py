@@ -39,7 +39,7 @@ from isthmus.study.own_models import (
     with_model_options,
 )
 from isthmus.study.protocol import preset_for
-from isthmus.study.settings import Setting, combine, recorded
+from isthmus.study.settings import Setting, combine, flatten, recorded
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
 
@@ -154,8 +154,10 @@ class Study(Options):
         """Return a study from plain values, after all checks that need no data."""
         study = cls.read(values, where)
         import_files(study.imports)
+        preset = preset_for(values)
+        check_no_effect(study.training, study.grid, preset.get("training", {}), where)
         if study.protocol is not None:
-            study = cls.read(merge(preset_for(values), values), where)
+            study = cls.read(merge(preset, values), where)
         study.data_set()
         study.named_partition()
         study.named_task()
@@ -407,6 +409,15 @@ def _refuse_unknown_data(name: Any) -> None:
         raise IsthmusError(f"unknown data set '{name}': {hint}")
 
 
+def check_no_effect(options: Mapping[str, Any], grid: Mapping[str, Any], preset: Mapping[str, Any], where: str) -> None:
+    """Refuse an option for all methods whose value the grid replaces; what a protocol sets may stand there."""
+    set_by_protocol = flatten(preset)
+    varied = flatten(grid)
+    for path, value in flatten(options).items():
+        if path in varied and set_by_protocol.get(path) != value:
+            raise IsthmusError(f"{where}: '{path}' has a value of its own and values in the grid: leave one out")
+
+
 def check_distinct(methods: Sequence[Method], where: str) -> None:
     """Refuse two methods with one label, because results are identified by it."""
     labels = [method.label.lower() for method in methods]  # files that are named after them may ignore case
@@ -455,6 +466,7 @@ def parse_grid(assignments: Sequence[str]) -> dict[str, Any]:
     {'local': {'lr': [0.01, 0.1], 'fan_out': [[5, 5], [10, 10]]}, 'aggregate': ['mean', 'median']}
     """
     listed = []
+    _refuse_repeated("--grid", assignments, "put all its values into one, such as --grid local.lr=0.01,0.1")
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         values = _toml_value(f"[{text}]")
@@ -474,8 +486,16 @@ def parse_ranges(assignments: Sequence[str]) -> dict[str, Any]:
     def value(text: str) -> Any:
         return [*map(_toml_value, text.split(","))] if "," in text else _toml_value(text)
 
+    _refuse_repeated("--range", assignments, "give it one range, such as --range local.lr=0.001..0.1")
     parts = (assignment.partition("=") for assignment in assignments)
     return _nested((path, equals, value(text.strip())) for path, equals, text in parts)
+
+
+def _refuse_repeated(flag: str, assignments: Sequence[str], remedy: str) -> None:
+    """Refuse an option that is given twice, of which the last would win."""
+    paths = [each.partition("=")[0].strip() for each in assignments]
+    if repeated := next((path for path in paths if paths.count(path) > 1), ""):
+        raise IsthmusError(f"{flag} {repeated} is given {paths.count(repeated)} times: {remedy}")
 
 
 def _nested(assignments: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:

@@ -113,10 +113,12 @@ class TrainedModel:
         module: the PyG module with the trained weights, in evaluation mode.
         task: what it predicts.
         labels: names of the classes, or of the tasks; empty if they are numbers.
+        about: which model it is, where what was asked for leaves that open: a grid's chosen setting, what all share.
         notes: what to know of the last answer: what was unknown in its data, and for predictions, of class weights.
     """
 
     notes: Sequence[str] = ()
+    about: Sequence[str] = ()
 
     def __init__(
         self,
@@ -358,6 +360,7 @@ def load_model(
     ['party', 'id', 'prediction']
     """
     folder = path_of(folder, "load_model: folder")
+    method, about = chosen_setting(method, _search_in(folder))
     file, description = _choose_run(folder, method, seed)
     base, own = file.with_suffix(""), file.with_suffix("")
     parties = {path.stem: path for path in sorted(own.glob("*.safetensors"))}
@@ -381,7 +384,30 @@ def load_model(
             raise IsthmusError(f"cannot read {shared}: it is not there; {_RESTORE}")
         weights, known = {} if path is None else read(path), read(context) if context.exists() else {}
         owner = "" if path == shared else party or ""
-        return TrainedModel(description, weights, known, module=module, party=owner)
+        model = TrainedModel(description, weights, known, module=module, party=owner)
+        model.about = [*about, *([shared_by_all(party)] if party is not None and path == shared else [])]
+        return model
+
+
+def _search_in(folder: Path) -> result_files.Search | None:
+    """The settings that a grid or tuning tried, if results in the folder tell of them."""
+    if not (folder / result_files.RESULTS).exists():
+        return None
+    found = result_files.load_summary(folder).get("search")
+    return None if found is None else result_files.Search.of_dict(found)
+
+
+def chosen_setting(method: str | None, search: result_files.Search | None) -> tuple[str | None, list[str]]:
+    """The label of a method's chosen setting where a grid tried several, and a line that says so."""
+    label = "" if search is None or method is None else search.chosen_label(method)
+    if search is None or not label or label == method:
+        return method, []
+    return label, [f"the model is that of '{label}', which validation data chose of the settings of {method}"]
+
+
+def shared_by_all(party: str) -> str:
+    """The line on a party's model that is the model of all."""
+    return f"all parties share this model: {party} has none of its own"
 
 
 def check_party(party: str, known: Collection[str]) -> None:

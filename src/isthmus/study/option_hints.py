@@ -22,6 +22,10 @@ TABLES: Mapping[str, tuple[str, type[Registered]]] = {
 """The tables of a study that name something registered: the key that holds its name, and its kind."""
 
 
+ONE_VALUE = ("parties", "data_seed", "unlabelled", "device", "wire")
+"""Keys of a study outside its tables that no grid and no tuning varies."""
+
+
 def paths_of_tables() -> list[str]:
     """The paths of all options of tasks, encoders, partitions and data sets, and of their names."""
     return [

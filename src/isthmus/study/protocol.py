@@ -62,7 +62,7 @@ def preset_for(study: Mapping[str, Any]) -> dict[str, Any]:
         chosen = given.get(key) if isinstance(given, Mapping) and table in preset else None
         if isinstance(chosen, str) and chosen.lower() != preset[table][key]:
             other = kind.known().get(chosen.lower())
-            has = other.model_fields if other else ()
+            has = other.option_names() if other else ()
             preset[table] = {option: value for option, value in preset[table].items() if option in has}
     listed = study.get("methods") or [{"name": Method.default_name()}]
     kinds = [Method.known().get(str(each.get("name")).lower()) for each in listed if isinstance(each, Mapping)]

@@ -23,7 +23,15 @@ from isthmus.methods.base import Method
 from isthmus.result_files import Search
 from isthmus.study.loop import RunResult
 from isthmus.study.model_card import model_card
-from isthmus.study.models import TrainedModel, check_party, choose_model, choose_run, write_models
+from isthmus.study.models import (
+    TrainedModel,
+    check_party,
+    choose_model,
+    choose_run,
+    chosen_setting,
+    shared_by_all,
+    write_models,
+)
 from isthmus.study.notes import result_notes
 from isthmus.study.settings import Setting, budget_notes, combine, search_of_grid
 from isthmus.tasks.metrics import metric_of
@@ -156,6 +164,7 @@ class Results:
         A model of your own need not be given again if these results come from `isthmus.run`.
         """
         runs = {(run.method, run.seed): run for run in self.runs}
+        method, about = chosen_setting(method, self.search)
         run = runs[choose_run(runs, method, seed, "the results hold")]
         models = run.models
         weights = choose_model(
@@ -164,9 +173,12 @@ class Results:
         if party is not None and weights is models.get("shared"):
             if run.seed in self.cuts:
                 check_party(party, [each.name for each in self.cuts[run.seed].parties])
+            about.append(shared_by_all(party))
             party = None  # it is nobody's own
         module = self.own_models.get(run.method) if module is None else module
-        return TrainedModel(run.description, weights or {}, models.get("context"), module=module, party=party or "")
+        model = TrainedModel(run.description, weights or {}, models.get("context"), module=module, party=party or "")
+        model.about = about
+        return model
 
     def save(self, folder: Path | str) -> None:
         """Write the result folder; each file is written completely or not at all."""

@@ -28,7 +28,7 @@ from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.own_code import identify, reference_of
-from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge
+from isthmus.study.config import Loaded, Study, check_distinct, check_no_effect, code_table, merge
 from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
 from isthmus.study.notes import data_notes, model_notes, protocol_notes
@@ -567,6 +567,7 @@ def run(
     seeds = preset.get("seeds", 1) if seeds is None else seeds
     once = {"seeds": seeds if seed is None else [seed], "device": device, "wire": wire, "task": table}
     listed = _with_options(methods, options, preset.get("training", {}))
+    check_no_effect(options, grid or {}, {}, "run")
     settings = combine(listed, grid or {})
     chosen = [setting.method for setting in settings]
     check_distinct(chosen, "run")

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isthmus.data.party import Level
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, closest_path, format_option, writes_flags
 from isthmus.methods.base import Method
-from isthmus.options import Options
+from isthmus.options import Options, option_paths, suggest_option
 from isthmus.result_files import Search as Search  # also for whoever shows a search
 from isthmus.result_files import Tried as Tried
 from isthmus.study.loop import RunResult
-from isthmus.study.option_hints import TABLES, missing_option
+from isthmus.study.option_hints import ONE_VALUE, TABLES, missing_option, paths_of_tables
 from isthmus.study.own_models import ENCODER
 from isthmus.study.setup import suited
 from isthmus.tasks.metrics import METRICS, metric_of
@@ -86,6 +86,13 @@ def combine(methods: Sequence[Method], grid: Mapping[str, Any]) -> list[Setting]
     """
     lists = flatten(grid)
     for name, values in lists.items():
+        listed = values if isinstance(values, list) else [values]
+        if ranges := [each for each in listed if is_range(each)]:
+            search = f"--range {name}={ranges[0]}" if writes_flags() else f"{{'{name}': '{ranges[0]}'}} in `tune`"
+            raise IsthmusError(
+                f"grid: '{name}' is the range {ranges[0]}: a grid lists values, such as 0.01,0.1; isthmus tune "
+                f"searches ranges, {search}"
+            )
         if not isinstance(values, list) or not values:
             raise IsthmusError(f"grid: '{name}' is {values!r}: give a list of values, such as [0.01, 0.1]")
         if len({_word(value) for value in values}) < len(values):
@@ -97,6 +104,16 @@ def combine(methods: Sequence[Method], grid: Mapping[str, Any]) -> list[Setting]
         combinations = [dict(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
         found += [Setting.make(method, values) if values else Setting(method, method.label) for values in combinations]
     return found
+
+
+def is_range(value: Any) -> bool:
+    """Whether a value is written as a range of numbers.
+
+    >>> is_range("0.01..0.1"), is_range("1..10"), is_range("gcn..sage"), is_range(0.1)
+    (True, True, False, False)
+    """
+    number = r"[+-]?\d[\d_.]*?(e[+-]?\d+)?"
+    return isinstance(value, str) and re.fullmatch(rf"{number}\.\.{number}", value.strip(), re.IGNORECASE) is not None
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -135,9 +152,27 @@ def check_options(methods: Sequence[Method], given: Mapping[str, Any], where: st
         fixed = table in TABLES and not path.startswith(MODEL)
         return f"{path}, which has one value in each study" if fixed else f"'{path}'"
 
+    fixed = [*(path for path in paths_of_tables() if not path.startswith(MODEL)), *ONE_VALUE]
+    groups = {path.partition(".")[0] for path in option_paths(map(type, methods))}
     for name, values in given.items():
-        if not any(options_for(method, {name: None}) for method in methods):
-            raise IsthmusError(f"{where}: {missing_option(name, values, methods, in_place)}")
+        if any(options_for(method, {name: None}) for method in methods):
+            continue
+        if name in fixed:
+            raise IsthmusError(
+                f"{where}: '{name}' has one value in each study: only options of methods, of local training and of the "
+                "model vary; run a study for each value, and isthmus compare them"
+            )
+        owner, _, option = name.partition(".")
+        own = [method for method in methods if owner in (method.name, method.label)]
+        if own and option:
+            paths = [path for path, _ in option_fields(own[0])]
+            _, close = closest_path(option, paths, cutoff=0.5)  # of few names; some have two letters
+            hint = f"did you mean '{owner}.{close}'?" if close else suggest_option(option, paths)
+            raise IsthmusError(f"{where}: '{owner}' has no option '{option}': {hint}")
+        if option and owner in Method.known() and owner not in groups:
+            add = format_option("method", owner) if writes_flags() else f"{{ name = '{owner}' }} in [[methods]]"
+            raise IsthmusError(f"{where}: '{name}': method '{owner}' is not in this study: add it with {add}")
+        raise IsthmusError(f"{where}: {missing_option(name, values, methods, in_place)}")
 
 
 def has_option(method: Method, name: str) -> bool:

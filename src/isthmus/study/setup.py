@@ -17,6 +17,7 @@ from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR
 from isthmus.nn.draws import seed_of, torch_seeded
 from isthmus.nn.encoders import Encoder, uses_edge_features
+from isthmus.nn.weights import give_name
 from isthmus.tasks.base import MultiTask, Task
 from isthmus.tasks.classification import Classes
 
@@ -211,7 +212,7 @@ def module_of(
                 raise IsthmusError(
                     f"model '{model.name}': the parties' data have no features to read: give them some, degrees perhaps"
                 )
-            return task.model(model.reading(inputs), inputs.features)
+            return give_name(task.model(model.reading(inputs), inputs.features), model.name)
         if isinstance(model, nn.Module):
             reset = getattr(model, "reset_parameters", None)
             if callable(reset):

@@ -307,15 +307,28 @@ def _open_journal(
         if not space:
             continue
         own = optuna.create_study(study_name=label, storage=storage, direction=direction, load_if_exists=resume)
-        if resume and own.user_attrs.get("study", plan) != plan:
+        if resume and (differ := _differing(own.user_attrs.get("study", plan), plan)):
             raise IsthmusError(
-                f"{out} holds the trials of another study: resume it with the options it was started with"
+                f"{out} holds the trials of another study, which differs in {', '.join(differ)}: resume it with the "
+                "options it was started with"
             )
         own.set_user_attr("study", plan)
         for trial in own.get_trials(deepcopy=False, states=[optuna.trial.TrialState.RUNNING]):
             own.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # its process was stopped
         found[label] = own
     return found
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Name the parts in which two studies differ; of what is searched, the options."""
+
+    def parts(study: Mapping[str, Any]) -> dict[str, Any]:
+        ranges = {f"the range of '{name}'": value for name, value in flatten(study.get("tune", {})).items()}
+        listed = {f"method '{each.get('label') or each['name']}'": each for each in study.get("methods", [])}
+        return {f"'{key}'": value for key, value in study.items() if key not in ("tune", "methods")} | listed | ranges
+
+    own, others = parts(now), parts(before)
+    return [name for name in {**others, **own} if own.get(name) != others.get(name)]
 
 
 def _storage(journal: str) -> Any:

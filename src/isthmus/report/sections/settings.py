@@ -28,17 +28,17 @@ def section(findings: Findings) -> str:
 
 
 def _table(folder: ResultFolder, search: Search) -> str:
-    test = search.metric.replace("val_", "test_", 1)
-    scores = {score.method: score.text for score in folder.results.summary if score.metric == test}
+    tests = search.test_metrics(run.metric for run in folder.results.runs)
+    scores = {(score.method, score.metric): score.text for score in folder.results.summary}
     rows = []
     for each in search.tried:
         figure = wording.validation(search.metric, each.mean, each.std, each.seeds, each.pruned)
-        cells = [figure, scores.get(each.label, "–") if each.chosen else ""]
+        cells = [figure, *(scores.get((each.label, test), "–") if each.chosen else "" for test in tests)]
         setting = escape(wording.setting(each.values))
         if each.chosen:
             cells, setting = [f"<b>{cell}</b>" for cell in cells], f"<b>{setting}</b>"
         rows.append(page.row(page.row_head(each.of), cells, f"<td>{setting}</td>"))
-    heads = page.heads((f"{wording.metric_title(m)}{wording.unit(m)}" for m in (search.metric, test)), "n")
+    heads = page.heads((f"{wording.metric_title(m)}{wording.unit(m)}" for m in (search.metric, *tests)), "n")
     counts = Counter(each.of for each in search.tried)
     tried = f"Settings tried: {', '.join(f'{of} {count}' for of, count in counts.items())}."
     return page.table(f"<tr>{page.head('Method')}{heads}{page.head('Setting')}</tr>", "".join(rows), f"{_NOTE} {tried}")
