@@ -62,7 +62,7 @@ def test_the_transformer_is_that_of_pyg(edge_dim: int) -> None:
     ours, theirs = Transformer(6, 5, 2, edge_dim), gnn.TransformerConv(6, 5, heads=2, edge_dim=edge_dim or None)
     linears = {"query": theirs.lin_query, "key": theirs.lin_key, "value": theirs.lin_value, "skip": theirs.lin_skip}
     set_weights(ours, {name: each.weight for name, each in linears.items()})
-    set_weights(ours, {f"{name}_bias": each.bias for name, each in linears.items()})
+    set_weights(ours, {f"{name}_bias": each.bias for name, each in linears.items() if name != "key"})
     if edge_dim:
         set_weights(ours, {"edge": theirs.lin_edge.weight})
         compare(ours, theirs)

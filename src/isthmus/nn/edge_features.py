@@ -99,7 +99,9 @@ class EdgeGat(EdgeLayer):
 
 
 class Transformer(EdgeLayer):
-    """Attention of queries and keys, PyG's TransformerConv (Shi et al. 2021).
+    """Attention of queries and keys, PyG's TransformerConv (Shi et al. 2021) without its bias of keys.
+
+    That bias adds the same to all scores of a node, so it changes nothing, and an optimiser would move it by rounding.
 
     score_ji = (W_q x_i) . (W_k x_j + W_e e_ji) / sqrt(o)
     out_i = W_s x_i + sum_j softmax_j(score_ji) (W_v x_j + W_e e_ji)
@@ -113,18 +115,18 @@ class Transformer(EdgeLayer):
         self.heads, self.out, self.edge_dim = heads, o, edge_dim
         for name in ("query", "key", "value", "skip"):
             self.add(name, heads * o, i)
-            self.add(f"{name}_bias", heads * o, fill=0.0)
+            if name != "key":
+                self.add(f"{name}_bias", heads * o, fill=0.0)
         if edge_dim:
             self.add("edge", heads * o, edge_dim)
 
     def compute(self, weights: Access, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
         nodes, edges = self.rows_of(x, edge_index)
         source, target = edge_index
-        query, key, value, skip = (
-            weights.linear(x, weights[name], nodes, weights[f"{name}_bias"])
-            for name in ("query", "key", "value", "skip")
+        query, value, skip = (
+            weights.linear(x, weights[name], nodes, weights[f"{name}_bias"]) for name in ("query", "value", "skip")
         )
-        key, value = key[source], value[source]
+        key, value = weights.linear(x, weights["key"], nodes)[source], value[source]
         if self.edge_dim:
             of_edge = weights.linear(edge_attr, weights["edge"], edges)  # type: ignore[arg-type]
             key, value = key + of_edge, value + of_edge
