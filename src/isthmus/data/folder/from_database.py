@@ -190,7 +190,12 @@ def _settings(
     """Return the settings that the tables of all parties show, and comments on them."""
     first = next(iter(sources.values()))
     all_rows = {
-        name: SourceTable(pa.concat_tables([own[name] for own in tables.values()]), each.key, each.foreign)
+        name: SourceTable(
+            pa.concat_tables([own[name] for own in tables.values()]),
+            each.key,
+            each.foreign,
+            [own[name].num_rows for own in tables.values()],
+        )
         for name, each in first.items()
     }
     items, label = _label(all_rows, source)
