@@ -77,8 +77,8 @@ def test_the_mean_over_parties_is_shown_if_it_differs_and_has_room(mean: float, 
 
 
 def test_what_is_measured_on_the_union_is_the_metric_of_the_first_column() -> None:
-    run = result("fedavg", 0, **{f"{of}test_{name}": value for of, add in (("", 0.0), ("pooled_", 0.01))
-                                 for name, value in (("average_precision", 0.25 + add), ("accuracy", 0.75 + add))})  # fmt: skip
+    metrics = {"test_average_precision": 0.25, "test_accuracy": 0.75}
+    run = result("fedavg", 0, **metrics, **{f"pooled_{name}": value + 0.01 for name, value in metrics.items()})
     text = drawn(Results({}, [replace(run, metric="average_precision")]))
     (row,) = [line.split() for line in text.splitlines() if "fedavg" in line]
     assert "average precision" in text

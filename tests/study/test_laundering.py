@@ -69,6 +69,7 @@ def test_pooled_accounts_have_what_their_own_bank_knows(tmp_path: Path) -> None:
     assert int((accounts != 0).sum(1).min()) == 4
 
 
+@pytest.mark.slow
 def test_a_federation_of_banks_gives_the_numbers_of_the_study(tmp_path: Path) -> None:
     plan = study(banks(tmp_path))
     here, there = in_one_process(plan), federated(plan, tmp_path).runs[0]

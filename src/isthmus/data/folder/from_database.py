@@ -261,7 +261,9 @@ def _split_dates(
         for name, cut, split in zip(names, cuts, said, strict=True)
     }
     history = DatabaseSettings().history
-    comments["history",] = f"history = {history} is the default: how many earlier rows each row reads for a key it shares"
+    comments["history",] = (
+        f"history = {history} is the default: how many earlier rows each row reads for a key it shares"
+    )
     return {name: text_of(cut) for name, cut in zip(names, cuts, strict=True)}, comments
 
 
