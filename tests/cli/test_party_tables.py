@@ -50,4 +50,4 @@ def test_advice_and_description_are_of_rows_with_labels(tmp_path: Path, isthmus:
     assert "fedgc" not in advice
     described = isthmus("describe", "--data", f"{tmp_path}/").out
     assert "have no label" not in described
-    assert "Nodes are rows of tables (60 accounts, 32 customers, 80 transfers); labels are of accounts." in described
+    assert "Nodes are rows of tables (60 accounts; 32 customers; 80 transfers); labels are of accounts." in described

@@ -341,6 +341,18 @@ def test_a_pooled_node_has_the_first_label_that_a_holder_knows(labels, pooled):
     assert torch.equal(pool_parties(parties).graph.y.nan_to_num(-9), torch.tensor(pooled).nan_to_num(-9))
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_pooled_node_has_the_features_of_the_holder_that_knows_most(sparse):
+    """Node 20 is known best to the second party, node 40 equally well to both, and the first one is taken."""
+    columns = [[[1.0, 0.0], [0.0, 2.0], [4.0, 0.0]], [[5.0, 6.0], [7.0, 0.0], [0.0, 8.0]]]
+    xs = [torch.tensor(each).to_sparse_csr() if sparse else torch.tensor(each) for each in columns]
+    graphs = [Data(x=x, edge_index=torch.zeros(2, 0, dtype=torch.long), y=torch.tensor([0, 1, 1])) for x in xs]
+    ids = [torch.tensor([10, 20, 40]), torch.tensor([20, 30, 40])]
+    parties = [Party.of_graph(name, graph, ids=own) for name, graph, own in zip("ab", graphs, ids, strict=True)]
+    x = pool_parties(parties).graph.x
+    assert (x.to_dense() if sparse else x).tolist() == [[1.0, 0.0], [5.0, 6.0], [7.0, 0.0], [4.0, 0.0]]
+
+
 def test_pool_leaves_out_border_edges_from_parties_that_are_not_there():
     assert pool_parties(two_banks()[:1]).edges == 1
 

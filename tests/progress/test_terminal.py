@@ -76,6 +76,17 @@ def test_the_mean_over_parties_is_shown_if_it_differs_and_has_room(mean: float, 
     assert ("party mean" in text, "worst party" in text, "…" in text) == (shown, True, False)
 
 
+def test_what_is_measured_on_the_union_is_the_metric_of_the_first_column() -> None:
+    metrics = {"test_average_precision": 0.25, "test_accuracy": 0.75}
+    run = result("fedavg", 0, **metrics, **{f"pooled_{name}": value + 0.01 for name, value in metrics.items()})
+    text = drawn(Results({}, [replace(run, metric="average_precision")]))
+    (row,) = [line.split() for line in text.splitlines() if "fedavg" in line]
+    assert "average precision" in text
+    assert row[row.index("25.0") :][:2] == ["25.0", "75.0"]
+    assert "26.0" in row
+    assert "76.0" not in row
+
+
 def test_a_pooled_method_shows_no_bytes() -> None:
     assert (
         drawn(Results({"methods": [{"name": "centralized"}]}, [result("centralized", 0, test_accuracy=0.5)])).split()[

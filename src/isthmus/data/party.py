@@ -728,7 +728,8 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     Nodes with the same id become one node, border edges become edges, and repeated edges count once. A node is in the
     training split if any of its parties has it there, else in validation if any has, else in testing. Pairs of all
     parties follow each other, without those with a node that no party holds. So do whole graphs; they keep their ids if
-    these differ. A node has the label that the first of its holders has that knows one.
+    these differ. A node has the label that the first of its holders has that knows one, and the features of the holder
+    that knows most of them: in most columns it has another value than 0. Of several such holders it is the first.
     """
     check_compatible(parties)
     cohort = Cohort(tuple(parties))
@@ -759,7 +760,7 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     per_edge = concat_per_edge(columns, [edge.size(1) for edge in edges])
     edge_index = torch.cat(edges, dim=1)
     at = _unique_edges(edge_index, known.numel(), per_edge)
-    graph = Data(x=rows.take(cohort.block.x, first), edge_index=edge_index[:, at])
+    graph = Data(x=rows.take(cohort.block.x, _fullest(cohort.block.x, where, first)), edge_index=edge_index[:, at])
     graph.update({key: column[at] for key, column in per_edge.items()})
     if cohort.block.node_type is not None:
         graph.node_type = cohort.block.node_type[first]
@@ -774,6 +775,23 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     masks["test"] &= ~(masks["train"] | masks["val"])
     same = {"structural": parties[0].structural, "schema": parties[0].schema, **masks}
     return Party(name, graph, "node", ids=known, **same)
+
+
+def _fullest(x: Tensor, where: Tensor, first: Tensor) -> Tensor:
+    """For each pooled node, the first of its rows with the most values other than 0.
+
+    Arguments:
+        where: the pooled node of each row.
+        first: the first row of each pooled node.
+    """
+    if first.numel() == where.numel():
+        return first
+    shared = (torch.bincount(where) > 1)[where].nonzero().flatten()
+    own = rows.take(x, shared)
+    known = (own != 0).sum(1) if own.layout == torch.strided else own.crow_indices().diff()
+    order = known * where.numel() + (where.numel() - 1 - shared)  # ties go to the first row
+    best = torch.full_like(first, -1).scatter_reduce(0, where[shared], order, "amax")
+    return torch.where(best < 0, first, where.numel() - 1 - best % where.numel())
 
 
 def _first_labels(y: Tensor, where: Tensor, first: Tensor) -> Tensor:

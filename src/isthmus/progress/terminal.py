@@ -214,7 +214,9 @@ def results_table(results: Results, console: Console) -> Table:
     if columns and any(columns[0][1] in run.over_parties for run in results.runs):
         judged = columns[0][1]
         columns = [columns[0], (PARTY_MEAN, judged, "mean"), ("worst party", judged, "worst")]
-    columns += [("all together", name, "") for name in ("pooled_test_accuracy",) if name in known]
+    columns += [
+        ("all together", name, "") for name in (f"pooled_{each}" for _, each, _ in columns[:1]) if name in known
+    ]
     chosen_by = (f"val_{name}" for name in [*(run.select_by for run in results.runs), *METRICS])
     columns += [("validation", name, "") for name in chosen_by if name in known][:1]
     columns = columns or [(name.removeprefix("test_"), name, "") for name in known]

@@ -404,3 +404,11 @@ def test_missing_folder_is_one_line(tmp_path):
     ]
     with pytest.raises(IsthmusError, match="has 1 problem"):
         load_folders(tmp_path)
+
+
+def test_without_labels_splits_are_not_complained_about(tmp_path):
+    draft = dated_draft(train_until="2024-01-10", val_until="2024-01-20")
+    notes = report(draft.put("bad", [None] * 40, "transfers.parquet"), tmp_path)
+    assert [each for each in notes if "label" in each] == [
+        "note: transfers.parquet: column 'bad' labels no row: no item can be learned"
+    ]

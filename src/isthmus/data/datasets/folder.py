@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import torch
+
 from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
 from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, second_totals
 from isthmus.data.folder.loading import accept, build_party, find_folders, note_on_splits
@@ -69,13 +71,17 @@ class PartyFolders(PartyData):
 
 
 def _rows(contents: Sequence[Contents]) -> str:
-    """Say how many rows the parties' tables have together, if they have several; nothing otherwise."""
+    """Say how many different rows the parties' tables have together, if they have several; nothing otherwise."""
     databases = [each.database for each in contents if each.database is not None]
     if not databases:
         return ""
-    counts = {name: sum(each.ids[name].numel() for each in databases) for name in databases[0].ids}
-    rows = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    return f"Nodes are rows of tables ({rows}); labels are of {databases[0].items}."
+    texts = []
+    for name in databases[0].ids:
+        holders = torch.unique(torch.cat([each.ids[name] for each in databases]), return_counts=True)[1]
+        shared = int((holders > 1).sum())
+        at_several = f", {shared:,} of them at several parties" if shared else ""
+        texts.append(f"{holders.numel():,} {name}{at_several}")
+    return f"Nodes are rows of tables ({'; '.join(texts)}); labels are of {databases[0].items}."
 
 
 def _bytes(folder: Path) -> int:

@@ -290,7 +290,7 @@ class DatabaseReader(ItemChecker):
         own = moments[moments != NEVER]
         span = f"{text_of(own.min())} to {text_of(own.max())}" if own.size else "unknown"
         for split, mask in splits.items():
-            if not bool(mask.any()):
+            if bool(labelled.any()) and not bool(mask.any()):  # a note says it if no row has a label
                 what = f"no row with a label is dated in the split '{split}': the rows' dates are {span}"
                 self.add(Problem(file, what, severe=False))
         return splits

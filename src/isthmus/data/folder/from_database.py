@@ -190,7 +190,12 @@ def _settings(
     """Return the settings that the tables of all parties show, and comments on them."""
     first = next(iter(sources.values()))
     all_rows = {
-        name: SourceTable(pa.concat_tables([own[name] for own in tables.values()]), each.key, each.foreign)
+        name: SourceTable(
+            pa.concat_tables([own[name] for own in tables.values()]),
+            each.key,
+            each.foreign,
+            [own[name].num_rows for own in tables.values()],
+        )
         for name, each in first.items()
     }
     items, label = _label(all_rows, source)
@@ -255,6 +260,10 @@ def _split_dates(
         (name,): f"{(known < cut).mean():.0%} of the rows with labels are dated before: {split}"
         for name, cut, split in zip(names, cuts, said, strict=True)
     }
+    history = DatabaseSettings().history
+    comments["history",] = (
+        f"history = {history} is the default: how many earlier rows each row reads for a key it shares"
+    )
     return {name: text_of(cut) for name, cut in zip(names, cuts, strict=True)}, comments
 
 

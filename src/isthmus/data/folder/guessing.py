@@ -109,7 +109,7 @@ def _guess_key(name: str, source: SourceTable, guess: Guess, taken: Sequence[str
         values = blank_to_null(table.column(column))
         if column in taken or words(column) not in named or not _are_keys(values):
             continue
-        different = count_distinct(values)
+        different = source.different(column)
         if different >= len(values) * MOST:
             guess.key = column
             guess.why["key",] = f"{different:,} different values in {len(values):,} rows"
@@ -122,7 +122,7 @@ def _guess_first_as_key(source: SourceTable, guess: Guess, taken: Sequence[str])
     values = blank_to_null(source.table.column(column))
     if guess.key is not None or column in (*taken, *guess.foreign) or not _are_keys(values):
         return
-    if is_text(values.type) and not _are_dates(values) and count_distinct(values) == len(values):
+    if is_text(values.type) and not _are_dates(values) and source.different(column) == len(values):
         guess.key = column
         guess.why["key",] = f"the first column, a different text in each of {len(values):,} rows"
 

@@ -6,12 +6,14 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from isthmus.data.folder.arrow import is_text, to_plain
+from isthmus.data.folder.arrow import blank_to_null, is_text, to_plain
+from isthmus.data.folder.columns import count_distinct
 from isthmus.data.folder.table import NULLS
 from isthmus.errors import IsthmusError, missing_extra
 
@@ -38,11 +40,20 @@ class SourceTable:
         table: its rows.
         key: its primary key, if the source declares one of a single column.
         foreign: the columns that the source declares as foreign keys, each with the table that it refers to.
+        parties: for the rows of several parties, one after another, how many each has: two may have a row in common.
     """
 
     table: pa.Table
     key: str | None = None
     foreign: Mapping[str, str] = field(default_factory=dict)
+    parties: Sequence[int] = ()
+
+    def different(self, column: str) -> int:
+        """Return how many different values a column has at each party, added up."""
+        values = blank_to_null(self.table.column(column))
+        starts = accumulate(self.parties, initial=0)
+        parts = [values.slice(start, rows) for start, rows in zip(starts, self.parties, strict=False)]
+        return sum(count_distinct(part) for part in parts or [values])
 
 
 def read_sources(paths: Sequence[Path], party: str = "") -> dict[str, SourceTable]:
