@@ -48,7 +48,8 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
     check_compatible(parties)
     level = parties[0].level
     if task.level != level:
-        remedy = ": make the parties with its `make_parties`" if task.level == "pair" else ""
+        remedies = {"pair": ": make the parties with its `make_parties`", "edge": ": make them with Party.of_edges"}
+        remedy = remedies.get(task.level, "")
         raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
     check_task(method, task)
     check_typed(method, parties[0].inputs, module)
