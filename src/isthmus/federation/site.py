@@ -192,7 +192,7 @@ class Site:
         return Mail(letters)
 
     def predict(self, request: wire.Payload) -> Tensor:
-        """The output for every node, graph or labelled edge of the models that the request and the parties make together."""
+        """The output for every node, graph or labelled edge, of the models that request and parties make together."""
         self.load_evaluated(request)
         output: Tensor = infer(self.model, self.cohort.block)
         return output

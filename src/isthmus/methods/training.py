@@ -38,8 +38,9 @@ class Training(Optimizer):
     epochs: int = Field(5, ge=1)
     """Passes over the training items per round."""
     batch_size: int = Field(0, ge=0, le=MOST)
-    """Training items per step; 0 takes all at once. A step on nodes, pairs or edges reads what their outputs depend on: all
-    neighbours as many hops away as the model has layers, or the whole graph for a model that does not say how many."""
+    """Training items per step; 0 takes all at once. A step on nodes, pairs or edges reads what their outputs depend on:
+    all neighbours as many hops away as the model has layers, or the whole graph for a model that does not say how
+    many."""
     fan_out: tuple[int, ...] = Field((), max_length=FARTHEST)
     """Most neighbours that a step draws for a node: a number for each hop that the model reads, from the training nodes
     outwards. Empty: all neighbours."""

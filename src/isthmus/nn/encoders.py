@@ -320,7 +320,8 @@ class Gcn(Encoder):
     lr: ClassVar[float] = 0.1
 
     linear_head: bool = False
-    """Put a linear layer after the convolutions, which are then all `hidden` wide; models of graphs and of edges always have one."""
+    """Put a linear layer after the convolutions, which are then all `hidden` wide; models of graphs, and of edges, always
+    have one."""
     dropout_features: bool = True
     """Dropout on the features, too; otherwise only on the inputs of the layers after the first."""
 

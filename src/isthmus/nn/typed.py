@@ -20,7 +20,7 @@ from torch_geometric.utils import softmax
 from isthmus.data.party import Level
 from isthmus.data.schema import Schema
 from isthmus.errors import IsthmusError
-from isthmus.nn.encoders import Embedder, Encoder, MessagePassing, Readout
+from isthmus.nn.encoders import Embedder, Encoder, MessagePassing
 from isthmus.nn.products import Propagation
 from isthmus.nn.side_by_side import Access, Last, Layer, Rows
 

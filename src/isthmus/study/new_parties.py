@@ -37,7 +37,9 @@ class NewParty:
     @property
     def names(self) -> dict[str, Any]:
         """The columns of a table that name its items."""
-        return dict(zip(("source", "target"), self.ids, strict=True)) if self.party.level == "edge" else {"id": self.ids}
+        return (
+            dict(zip(("source", "target"), self.ids, strict=True)) if self.party.level == "edge" else {"id": self.ids}
+        )
 
 
 def new_parties(
