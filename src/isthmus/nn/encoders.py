@@ -234,8 +234,9 @@ def uses_edge_weights(module: nn.Module) -> bool:
 
 def uses_edge_features(module: nn.Module) -> bool:
     """Whether a model reads features of edges: an encoder's, or one of your own whose forward names `edge_attr`."""
-    reads = getattr(getattr(module, "body", module), "reads_edge_features", None)
-    return "edge_attr" in signature(module.forward).parameters if reads is None else bool(reads)
+    inner = getattr(module, "body", module)  # a readout names all arguments that a body may read
+    reads = getattr(inner, "reads_edge_features", None)
+    return "edge_attr" in signature(inner.forward).parameters if reads is None else bool(reads)
 
 
 def uses_types(module: nn.Module) -> bool:
@@ -320,8 +321,8 @@ class Gcn(Encoder):
     lr: ClassVar[float] = 0.1
 
     linear_head: bool = False
-    """Put a linear layer after the convolutions, which are then all `hidden` wide; models of graphs, and of edges, always
-    have one."""
+    """Put a linear layer after the convolutions, which are then all `hidden` wide; models of graphs, and of edges,
+    always have one."""
     dropout_features: bool = True
     """Dropout on the features, too; otherwise only on the inputs of the layers after the first."""
 
