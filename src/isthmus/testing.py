@@ -156,7 +156,7 @@ def _typed(party: Party, at: int) -> Party:
         graphs = [_typed_graph(block.graphs_of(torch.tensor([item]))) for item in range(party.items)]
         for graph, y in zip(graphs, party.graph.y, strict=True):
             graph.y = y[None]
-        masks = {split: getattr(party, split) for split in SPLITS}
+        masks: dict[str, Any] = {split: getattr(party, split) for split in SPLITS}
         return Party.of_graphs(party.name, graphs, ids=party.ids, **masks)
     graph, border = _typed_graph(Cohort((party,)).block), party.border
     if party.level == "node":
@@ -184,7 +184,7 @@ def _with_labelled_edges(party: Party) -> Party:
     at, graph = torch.arange(labelled.size(1)), copy(party.graph)
     graph.edge_label_index, graph.edge_label = labelled, (party.graph.y[labelled] * torch.tensor([[1], [2]])).sum(0) % 3
     graph.edge_label_attr = (at % 5)[:, None] / 5
-    masks = {split: at % 4 == part for part, split in enumerate(SPLITS)}
+    masks: dict[str, Any] = {split: at % 4 == part for part, split in enumerate(SPLITS)}
     return Party.of_edges(party.name, graph, ids=party.ids, border=party.border, **masks)
 
 

@@ -9,9 +9,10 @@ from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
 from isthmus.data.party import Cohort, Party
+from isthmus.data.schema import Inputs
 from isthmus.nn.draws import Draws
 from isthmus.nn.edge_readout import EdgeReadout
-from isthmus.nn.encoders import Encoder
+from isthmus.nn.encoders import Encoder, uses_edge_features
 from isthmus.nn.per_party import PerParty
 from isthmus.nn.weights import head_weights
 
@@ -57,6 +58,14 @@ def test_rows_of_edges_are_not_taken_for_rows_of_nodes(training):
             alone.load({name: stack[at] for name, stack in model.stacks().items()})
             alone.training = training
             torch.testing.assert_close(alone(Cohort((party,)).block, draws[at]), together[at])
+
+
+@pytest.mark.parametrize("level", ["graph", "edge"])
+def test_a_readout_reads_features_of_edges_only_if_its_body_does(level):
+    inputs = Inputs(4, 2)
+    assert not uses_edge_features(Encoder.named("mlp")().reading(inputs).build(4, 2, level))
+    transformer = Encoder.named("transformer")(edge_features=True).reading(inputs)
+    assert uses_edge_features(transformer.build(4, 2, level))
 
 
 def test_the_head_reads_both_ends_in_order_and_the_features():

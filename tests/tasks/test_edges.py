@@ -116,7 +116,9 @@ class NodesOnly(gnn.GCN):
 
 def test_what_does_not_fit_edges_is_refused_in_one_line():
     edges = [bank(0), bank(1)]
-    nodes = Party.of_graph("n", Data(x=torch.eye(3), edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0, 1, 0])))
+    graph = Data(x=torch.eye(3), edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0, 1, 0]))
+    graph.train_mask, graph.test_mask = graph.y == 0, graph.y == 1
+    nodes = Party.of_graph("n", graph)
     with pytest.raises(IsthmusError, match=r"is for edges, the parties hold nodes: make them with Party\.of_edges"):
         run([nodes], task="edge-classification")
     with pytest.raises(IsthmusError, match="'fedgcn' is for node and pair tasks, the parties hold edges"):

@@ -864,7 +864,7 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
         known = [party.ids for party in parties if party.ids is not None and cohort.level == "graph"]
         ids = torch.cat(known) if len(known) == len(parties) else None
         ids = None if ids is None or ids.unique().numel() < ids.numel() else ids
-        return Party(name, graph, cohort.level, ids=ids, **_of_all(parties), **cohort.masks)
+        return Party(name, graph, cohort.level, ids=ids, **_of_all(parties, cohort.masks))
     ids = torch.cat([party.ids for party in parties if party.ids is not None])
     known, where = torch.unique(ids, return_inverse=True)
     first = torch.full((known.numel(),), ids.numel()).scatter_reduce(0, where, torch.arange(ids.numel()), "amin")
@@ -892,18 +892,18 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
         graph.edge_label_index = where[cohort.block.edge_label_index]
         if cohort.block.edge_label_attr is not None:
             graph.edge_label_attr = cohort.block.edge_label_attr
-        return Party(name, graph, "edge", ids=known, **_of_all(parties), **cohort.masks)
+        return Party(name, graph, "edge", ids=known, **_of_all(parties, cohort.masks))
     masks = {split: torch.zeros(known.numel(), dtype=torch.bool) for split in SPLITS}
     for split in SPLITS:
         masks[split][where[cohort.masks[split]]] = True
     masks["val"] &= ~masks["train"]
     masks["test"] &= ~(masks["train"] | masks["val"])
-    return Party(name, graph, "node", ids=known, **_of_all(parties), **masks)
+    return Party(name, graph, "node", ids=known, **_of_all(parties, masks))
 
 
-def _of_all(parties: Sequence[Party]) -> dict[str, Any]:
-    """What all parties of a study have alike."""
-    return {"structural": parties[0].structural, "schema": parties[0].schema}
+def _of_all(parties: Sequence[Party], masks: Mapping[Any, Tensor]) -> dict[str, Any]:
+    """The fields of a pooled party that follow from any party, and its splits."""
+    return {"structural": parties[0].structural, "schema": parties[0].schema, **masks}
 
 
 def _first_labels(y: Tensor, where: Tensor, first: Tensor) -> Tensor:
