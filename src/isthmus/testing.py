@@ -11,6 +11,7 @@ import logging
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -144,6 +145,7 @@ def small_parties(level: Level, parties: int = 4, labels: Labels = "classes", *,
             task = LinkPrediction(val=0.2, test=0.2)
             return task.make_parties(banks, lambda pool: given.cut(pool, parties, 0), 0)
         cut = given.cut(banks, parties, 0)
+        cut = [_with_labelled_edges(party) for party in cut] if level == "edge" else cut
     return cut if labels == "classes" else [_with_task_labels(party, labels) for party in cut]
 
 
@@ -154,18 +156,36 @@ def _typed(party: Party, at: int) -> Party:
         graphs = [_typed_graph(block.graphs_of(torch.tensor([item]))) for item in range(party.items)]
         for graph, y in zip(graphs, party.graph.y, strict=True):
             graph.y = y[None]
-        masks = {split: getattr(party, split) for split in SPLITS}
+        masks: dict[str, Any] = {split: getattr(party, split) for split in SPLITS}
         return Party.of_graphs(party.name, graphs, ids=party.ids, **masks)
     graph, border = _typed_graph(Cohort((party,)).block), party.border
-    graph["item"].y = party.graph.y
-    for split in SPLITS:
-        graph["item"][f"{split}_mask"] = getattr(party, split)
+    if party.level == "node":
+        graph["item"].y = party.graph.y
+        for split in SPLITS:
+            graph["item"][f"{split}_mask"] = getattr(party, split)
     if border is not None:
-        kind = Schema.of([graph]).edge_types.index(("item", "to", "item"))
+        kind = Schema.of([graph], whole=True).edge_types.index(("item", "to", "item"))
         length = border.outer.remainder(7)[:, None] / 7
         border = replace(border, edge_type=torch.full_like(border.inner, kind), edge_attr=length)
     ids = None if party.ids is None else {"item": party.ids, "shop": 10**6 + 2 * at + torch.arange(2)}
-    return Party.of_graph(party.name, graph, ids=ids, border=border)
+    if party.level == "node":
+        return Party.of_graph(party.name, graph, ids=ids, border=border)
+    labelled = graph["item", "to", "item"]
+    labelled.edge_label, labelled.edge_label_index = party.graph.y, party.graph.edge_label_index
+    labelled.edge_label_attr = party.graph.edge_label_attr
+    masks = {split: getattr(party, split) for split in SPLITS}
+    return Party.of_edges(party.name, graph, ids=ids, border=border, **masks)
+
+
+def _with_labelled_edges(party: Party) -> Party:
+    """Return the party with labels at every second edge, and at as many pairs without regard to edges."""
+    own, nodes = party.graph.edge_index[:, ::2], party.nodes
+    labelled = torch.cat([own, (own * 7 + 3).remainder(nodes)], dim=1)
+    at, graph = torch.arange(labelled.size(1)), copy(party.graph)
+    graph.edge_label_index, graph.edge_label = labelled, (party.graph.y[labelled] * torch.tensor([[1], [2]])).sum(0) % 3
+    graph.edge_label_attr = (at % 5)[:, None] / 5
+    masks: dict[str, Any] = {split: at % 4 == part for part, split in enumerate(SPLITS)}
+    return Party.of_edges(party.name, graph, ids=party.ids, border=party.border, **masks)
 
 
 def _typed_graph(block: Block) -> HeteroData:

@@ -12,9 +12,11 @@ from isthmus.methods.base import Averaging, Method
 from isthmus.methods.fedcog import FedCog
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Options
-from isthmus.testing import CHECKS, Subject, calls_in, check_method, refuses_typed_graphs, small_parties
+from isthmus.testing import CHECKS, Labels, Subject, calls_in, check_method, refuses_typed_graphs, small_parties
 
-CASES = [(name, level) for name, kind in Method.known().items() for level in kind.levels if level != "pair"]
+CASES = [
+    (name, level) for name, kind in Method.known().items() for level in kind.levels if level not in ("pair", "edge")
+]
 AVERAGING = [(name, level) for name, level in CASES if issubclass(Method.named(name), Averaging)]
 AGGREGATIONS = "aggregations_run_or_refuse"
 MOST = {
@@ -132,6 +134,29 @@ def test_methods_conform_on_pairs(name: str) -> None:
 @pytest.mark.parametrize("name", ["feddyn", "fedadam", "fedgcn"])
 def test_cohort_law_holds_on_pairs(name: str) -> None:
     check_method(Method.named(name)(rounds=2), small_parties("pair"), checks=["cohort_law"])
+
+
+@pytest.mark.parametrize(("name", "typed"), [("fedavg", False), ("local", True), ("centralized", True)])
+def test_methods_conform_on_edges(name: str, typed: bool) -> None:
+    checks = [each for each in CHECKS if each not in (AGGREGATIONS, "resume_equals_uninterrupted")]
+    check_method(Method.named(name)(rounds=2), small_parties("edge", 3, typed=typed), checks=checks)
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedstar", "gcfl", "moon", "scaffold", "majority"])
+def test_cohort_law_holds_on_edges(name: str) -> None:
+    check_method(Method.named(name)(rounds=2), small_parties("edge", 3), checks=["cohort_law"])
+
+
+def test_mini_batches_of_edges_conform() -> None:
+    local = {"batch_size": 20, "fan_out": [2, 2], "clip": 1.0, "optimizer": "sgd", "lr": 0.1}
+    method = Method.named("fedavg").read({"rounds": 2, "local": local}, "fedavg")
+    check_method(method, small_parties("edge", 3), checks=["cohort_law", "wire_equals_in_process"])
+
+
+@pytest.mark.parametrize("labels", ["multilabel", "regression"])
+def test_fedavg_conforms_on_edges_with_several_labels(labels: Labels) -> None:
+    checks = ["cohort_law", "test_labels_decide_nothing"]
+    check_method(Method.named("fedavg")(rounds=2), small_parties("edge", 3, labels=labels), checks=checks)
 
 
 @pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 0.003)])

@@ -325,7 +325,7 @@ class _Attacker:
 def _whole(parties: Sequence[Party]) -> tuple[Party, Tensor]:
     """Put all parties together; return also where the items of one party after another stand."""
     whole = pool_parties(parties)
-    if whole.ids is None or whole.level == "graph":
+    if whole.ids is None or whole.level in ("graph", "edge"):
         return whole, torch.arange(whole.items)
     ids = torch.cat([party.ids for party in parties if party.ids is not None])
     return whole, torch.searchsorted(whole.ids, ids)

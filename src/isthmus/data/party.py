@@ -14,12 +14,13 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data, HeteroData
 
 from isthmus.data import rows
+from isthmus.data.labelled_edges import LabelledEdges, of_typed
 from isthmus.data.neighbours import Neighbours, NodeRange, Subgraph
 from isthmus.data.schema import Inputs, Schema
 from isthmus.data.validation import check_splits, drop_unlabelled, validate_batch, validate_graph, validate_split
 from isthmus.errors import IsthmusError
 
-Level = Literal["node", "graph", "pair"]
+Level = Literal["node", "graph", "pair", "edge"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 PER_EDGE = ("edge_weight", "edge_type", "edge_attr")
@@ -97,16 +98,18 @@ class Party:
     """One organisation's data: its graph or graphs, its border, its splits.
 
     A party holds one graph with classified nodes (`level="node"`), many small graphs that are classified whole
-    (`level="graph"`; `graph` then is a PyG `Batch`), or one graph with classified pairs of nodes (`level="pair"`).
-    Build it with `Party.of_graph` or `Party.of_graphs`; `isthmus.data.pairs` makes pairs from a graph's edges.
+    (`level="graph"`; `graph` then is a PyG `Batch`), one graph with classified pairs of nodes for link prediction
+    (`level="pair"`), or one graph with edges that have labels of their own (`level="edge"`). Build it with
+    `Party.of_graph`, `Party.of_graphs` or `Party.of_edges`; `isthmus.data.pairs` makes pairs from a graph's edges.
     Features are a dense or a sparse CSR matrix (bags of words stay sparse).
 
     Attributes:
         graph: PyG `Data` with `x` `[nodes, features]`, `edge_index` `[2, edges]`, `y` (`[items]` classes, or
             `[items, tasks]` with NaN where a label is missing), optionally `edge_weight` `[edges]` and `edge_attr`
-            `[edges, width]`; of a typed graph also `node_type` `[nodes]` and `edge_type` `[edges]`.
-        train, val, test: masks over the items (nodes, graphs or pairs), `[items]`; an item without any label is in
-            none of them.
+            `[edges, width]`; of a typed graph also `node_type` `[nodes]` and `edge_type` `[edges]`; with labelled
+            edges also `edge_label_index` `[2, items]`, and `edge_label_attr` `[items, width]` if these have features.
+        train, val, test: masks over the items (nodes, graphs, pairs or labelled edges), `[items]`; an item without any
+            label is in none of them.
         ids: ids of the nodes, or of the graphs of a party with many; unique within the party. A node that two parties
             share has the same id at both.
         structural: columns of the features that follow from the edges, as degrees do, ascending; or none.
@@ -153,6 +156,8 @@ class Party:
             raise IsthmusError(f"party '{self.name}' needs one label row for each of its {items} {self.level}s")
         if self.pairs is not None:
             _check_pairs(self, self.pairs)
+        if self.level == "edge":
+            LabelledEdges.of_party(self.graph).check(self.nodes, f"party '{self.name}'")
         if self.structural is not None and not _are_columns(self.structural, self.features):
             raise IsthmusError(
                 f"party '{self.name}': structural must be ascending feature columns within 0 .. {self.features - 1}"
@@ -218,6 +223,59 @@ class Party:
         masks: dict[str, Tensor] = {s: validate_split(graph.get(f"{s}_mask"), nodes, where) for s in SPLITS}
         splits: dict[str, Any] = drop_unlabelled(masks, valid.y)
         party = cls(name, valid, "node", ids=ids, border=border, structural=structural, schema=schema, **splits)
+        check_splits(masks, valid.y, where)
+        return party
+
+    @classmethod
+    def of_edges(
+        cls,
+        name: str,
+        graph: Data | HeteroData,
+        *,
+        train: Tensor | None = None,
+        val: Tensor | None = None,
+        test: Tensor | None = None,
+        ids: Tensor | Mapping[str, Tensor] | None = None,
+        border: Border | None = None,
+        structural: Tensor | None = None,
+        schema: Schema | None = None,
+    ) -> Party:
+        """A party with one graph, some of whose edges have labels; `train`, `val`, `test` are masks or positions.
+
+        Arguments:
+            graph: with `edge_label`, a row for each labelled edge. These are the columns of `edge_label_index`, with
+                features `edge_label_attr` if there are any; without it those of `edge_index`, with `edge_attr`. In a
+                `HeteroData` exactly one edge type has `edge_label`. Other edges may lead models to the labelled ones.
+            ids, border, structural, schema: as in `of_graph`.
+
+        >>> graph = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 2], [1, 0, 0]]))
+        >>> graph.edge_label = torch.tensor([0, 1, 0])
+        >>> Party.of_edges("bank-a", graph, train=torch.tensor([0, 1])).items
+        3
+        """
+        where = f"party '{name}'"
+        if isinstance(graph, HeteroData):
+            schema = replace(Schema.of([graph], where, whole=True) if schema is None else schema, labelled="")
+            flat = schema.flatten(graph, where)
+            edges = of_typed(graph, schema, flat, where)
+        else:
+            if not isinstance(graph, Data):
+                raise IsthmusError(f"{where}: a graph must be a Data or a HeteroData, not a {type(graph).__name__}")
+            if schema is not None:
+                raise IsthmusError(f"{where}: a schema is for a typed graph: give a torch_geometric.data.HeteroData")
+            flat, edges = copy(graph), LabelledEdges.of(graph, where)
+        if isinstance(ids, Mapping):
+            ids = _ids_by_type(ids, flat, schema, where)
+        flat.y = edges.y
+        valid = validate_graph(flat, where)
+        valid.edge_label_index = edges.index
+        if edges.attr is not None:
+            valid.edge_label_attr = edges.attr
+        valid.num_nodes = valid.x.size(0)
+        splits = {"train": train, "val": val, "test": test}
+        masks = {split: validate_split(value, edges.index.size(1), where) for split, value in splits.items()}
+        labelled: dict[str, Any] = drop_unlabelled(masks, valid.y)
+        party = cls(name, valid, "edge", ids=ids, border=border, structural=structural, schema=schema, **labelled)
         check_splits(masks, valid.y, where)
         return party
 
@@ -319,6 +377,10 @@ class Party:
             graph.edge_type = _zeros(self.edges, dtype=torch.long)
         if self.level == "graph":
             graph.num_graphs = self.items
+        if self.level == "edge":
+            graph.edge_label_index = _zeros(2, self.items, dtype=torch.long)
+        if self.label_width:
+            graph.edge_label_attr = _zeros(self.items, self.label_width)
         border = None
         if self.border is not None:
             nowhere = _zeros(len(self.border), dtype=torch.long)
@@ -338,15 +400,17 @@ class Party:
 
     @property
     def items(self) -> int:
-        """Number of classified nodes, graphs or pairs of nodes."""
+        """Number of classified nodes, graphs, pairs of nodes or edges."""
         if self.pairs is not None:
             return len(self.pairs)
+        if self.level == "edge":
+            return int(self.graph.edge_label_index.size(1))
         return self.nodes if self.level == "node" else int(self.graph.num_graphs)
 
     @property
     def labelled_type(self) -> Tensor | None:
         """Mask of the nodes of the type that has labels, `[nodes]`; none where all nodes, or graphs, have."""
-        if self.schema is None or self.level == "graph":
+        if self.schema is None or not self.schema.labelled:
             return None
         mask: Tensor = self.graph.node_type == self.schema.node_types.index(self.schema.labelled)
         return mask
@@ -367,9 +431,15 @@ class Party:
         return 0 if attributes is None else int(attributes.size(1))
 
     @property
+    def label_width(self) -> int:
+        """Number of features of a labelled edge, the columns of `edge_label_attr`."""
+        attributes = self.graph.get("edge_label_attr")
+        return 0 if attributes is None else int(attributes.size(1))
+
+    @property
     def inputs(self) -> Inputs:
         """What a model may read of the party's data."""
-        return Inputs(self.features, self.edge_width, self.schema)
+        return Inputs(self.features, self.edge_width, self.schema, self.label_width)
 
     def per_edge(self) -> dict[str, Any]:
         """The columns of edges that the graph has, see `PER_EDGE`."""
@@ -415,6 +485,10 @@ class Block:
         node_type: the type of every node, `[nodes]`, where graphs are typed.
         edge_type: the type of every edge, `[edges]`, where graphs are typed.
         edge_attr: features of the edges, `[edges, width]`, or none.
+        edge_label_index: rows of both ends of the labelled edges to classify, `[2, labelled edges]`, sorted by party;
+            the output then has a row for each. With `trims` they count the rows of seeds.
+        edge_label_attr: features of these, `[labelled edges, width]`, or none.
+        edge_labels: how many of these each party has; empty where no edges are classified.
     """
 
     x: Tensor
@@ -428,6 +502,9 @@ class Block:
     node_type: Tensor | None = None
     edge_type: Tensor | None = None
     edge_attr: Tensor | None = None
+    edge_label_index: Tensor | None = None
+    edge_label_attr: Tensor | None = None
+    edge_labels: tuple[int, ...] = ()
 
     @classmethod
     def concat(cls, blocks: Sequence[Block]) -> Block:
@@ -436,9 +513,15 @@ class Block:
             return blocks[0]
         edges = [block.edge_index.size(1) for block in blocks]
         edge_index = blocks[0].edge_index.new_empty(2, sum(edges))
-        nodes = itertools.accumulate((block.nodes for block in blocks), initial=0)
-        for block, first, own in zip(blocks, nodes, edge_index.split(edges, dim=1), strict=False):
+        starts = list(itertools.accumulate((block.nodes for block in blocks), initial=0))
+        for block, first, own in zip(blocks, starts, edge_index.split(edges, dim=1), strict=False):
             torch.add(block.edge_index, first, out=own)
+        labelled = [
+            block.edge_label_index + first
+            for block, first in zip(blocks, starts, strict=False)
+            if block.edge_label_index is not None
+        ]
+        of_labelled = [block.edge_label_attr for block in blocks if block.edge_label_attr is not None]
         graphs = itertools.accumulate((sum(block.graphs) for block in blocks), initial=0)
         batch = [block.batch + first for block, first in zip(blocks, graphs, strict=False) if block.batch is not None]
         types = [block.node_type for block in blocks if block.node_type is not None]
@@ -449,6 +532,9 @@ class Block:
             batch=torch.cat(batch) if batch else None,
             graphs=tuple(count for block in blocks for count in block.graphs),
             node_type=torch.cat(types) if types else None,
+            edge_label_index=torch.cat(labelled, dim=1) if labelled else None,
+            edge_label_attr=torch.cat(of_labelled) if of_labelled else None,
+            edge_labels=tuple(count for block in blocks for count in block.edge_labels),
             **concat_per_edge([block.per_edge for block in blocks], edges),
         )
 
@@ -487,6 +573,7 @@ class Block:
         stop = start + self.sizes[at]
         edges = slice(self._edge_ends[at], self._edge_ends[at + 1])
         first = sum(self.graphs[:at])
+        labelled = slice(sum(self.edge_labels[:at]), sum(self.edge_labels[: at + 1]))
         return Block(
             x=rows.slice_rows(self.x, start, stop),
             edge_index=self.edge_index[:, edges] - start,
@@ -494,6 +581,9 @@ class Block:
             batch=None if self.batch is None else self.batch[start:stop] - first,
             graphs=self.graphs[at : at + 1],
             node_type=self.types_at(slice(start, stop)),
+            edge_label_index=None if self.edge_label_index is None else self.edge_label_index[:, labelled] - start,
+            edge_label_attr=None if self.edge_label_attr is None else self.edge_label_attr[labelled],
+            edge_labels=self.edge_labels[at : at + 1],
             **self.edges_at(edges),
         )
 
@@ -590,8 +680,11 @@ class Cohort:
         """The rows of `block_of(active)` that hold these items of the active parties (default: all).
 
         Returns:
-            `[items]` for nodes; `[items, 2]` for the two nodes of pairs.
+            `[items]` for nodes; `[items, 2]` for the two nodes of pairs and of labelled edges.
         """
+        if self.block.edge_label_index is not None:
+            at = self.block.edge_label_index.t()[items]
+            return at if active is None or all(active) else self._nodes_of(active).cumsum(0)[at] - 1
         at = items if self.pair_rows is None else self.pair_rows[items]
         return at if active is None or all(active) else self._nodes_of(active).cumsum(0)[at] - 1
 
@@ -615,8 +708,26 @@ class Cohort:
             part = self.block.neighbours.around(seeds.flatten(), (None,) * hops, self.sizes)
             block = self.block.restricted(replace(part, kept={}), trims=trims)
             at = part.rows_of(seeds, among_seeds=trims)
-            self._around_training[key] = block, None if trims and self.level == "node" else at
+            if self.level == "edge":
+                block = self.with_edges(block, at, self.masks["train"].nonzero().squeeze(1))
+            in_order = self.level == "edge" or (trims and self.level == "node")
+            self._around_training[key] = block, None if in_order else at
         return self._around_training[key]
+
+    def with_edges(self, block: Block, ends: Tensor, items: Tensor) -> Block:
+        """The block with these labelled edges to classify.
+
+        Arguments:
+            ends: the rows of their ends in the block, `[items, 2]`.
+            items: their positions in the cohort, ascending.
+        """
+        attributes = self.block.edge_label_attr
+        return replace(
+            block,
+            edge_label_index=ends.t(),
+            edge_label_attr=None if attributes is None else attributes[items],
+            edge_labels=tuple(torch.bincount(self.party[items], minlength=len(self)).tolist()),
+        )
 
     def _part(self, included: Tensor, active: Sequence[bool]) -> Block:
         """The block of the nodes in the mask `included`, which have no edges to the others."""
@@ -677,9 +788,11 @@ def _block(party: Party) -> Block:
     graph, many = party.graph, party.level == "graph"
     batch, graphs = (graph.batch, (party.items,)) if many else (None, ())
     types = None if party.schema is None else graph.node_type
-    return Block(
-        graph.x, graph.edge_index, (party.nodes,), batch=batch, graphs=graphs, node_type=types, **party.per_edge()
-    )
+    more: dict[str, Any] = party.per_edge()
+    if party.level == "edge":
+        more |= {name: graph.get(name) for name in ("edge_label_index", "edge_label_attr")}
+        more["edge_labels"] = (party.items,)
+    return Block(graph.x, graph.edge_index, (party.nodes,), batch=batch, graphs=graphs, node_type=types, **more)
 
 
 def check_compatible(parties: Sequence[Party]) -> None:
@@ -701,6 +814,11 @@ def check_compatible(parties: Sequence[Party]) -> None:
             what = (
                 f"has {party.edge_width} features of an edge and party '{first.name}' {edge_width}: agree on the "
                 "columns of edge_attr"
+            )
+        elif party.label_width != first.label_width:
+            what = (
+                f"has {party.label_width} features of a labelled edge and party '{first.name}' {first.label_width}: "
+                "agree on the columns of edge_label_attr"
             )
         elif party.features != features:
             what = f"has {party.features} features and party '{first.name}' {features}: agree on one encoding"
@@ -727,9 +845,10 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
 
     Nodes with the same id become one node, border edges become edges, and repeated edges count once. A node is in the
     training split if any of its parties has it there, else in validation if any has, else in testing. Pairs of all
-    parties follow each other, without those with a node that no party holds. So do whole graphs; they keep their ids if
-    these differ. A node has the label that the first of its holders has that knows one, and the features of the holder
-    that knows most of them: in most columns it has another value than 0. Of several such holders it is the first.
+    parties follow each other, without those with a node that no party holds. So do labelled edges, and whole graphs;
+    these keep their ids if they differ. A node has the label that the first of its holders has that knows one, and the
+    features of the holder that knows most of them: in most columns it has another value than 0. Of several such holders
+    it is the first.
     """
     check_compatible(parties)
     cohort = Cohort(tuple(parties))
@@ -739,12 +858,15 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
         graph.num_nodes, graph.batch = block.nodes, block.batch
         if block.node_type is not None:
             graph.node_type = block.node_type
+        if block.edge_label_index is not None:
+            graph.edge_label_index = block.edge_label_index
+        if block.edge_label_attr is not None:
+            graph.edge_label_attr = block.edge_label_attr
         graph.num_graphs = sum(cohort.items) if cohort.level == "graph" else None
         known = [party.ids for party in parties if party.ids is not None and cohort.level == "graph"]
         ids = torch.cat(known) if len(known) == len(parties) else None
         ids = None if ids is None or ids.unique().numel() < ids.numel() else ids
-        same: dict[Any, Any] = {"structural": parties[0].structural, "schema": parties[0].schema, **cohort.masks}
-        return Party(name, graph, cohort.level, ids=ids, **same)
+        return Party(name, graph, cohort.level, ids=ids, **_of_all(parties, cohort.masks))
     ids = torch.cat([party.ids for party in parties if party.ids is not None])
     known, where = torch.unique(ids, return_inverse=True)
     first = torch.full((known.numel(),), ids.numel()).scatter_reduce(0, where, torch.arange(ids.numel()), "amin")
@@ -764,17 +886,26 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     graph.update({key: column[at] for key, column in per_edge.items()})
     if cohort.block.node_type is not None:
         graph.node_type = cohort.block.node_type[first]
-    graph.y = cohort.y if cohort.level == "pair" else _first_labels(cohort.y, where, first)
+    graph.y = cohort.y if cohort.level in ("pair", "edge") else _first_labels(cohort.y, where, first)
     graph.num_nodes = known.numel()
     if cohort.level == "pair":
         return _pooled_pairs(name, graph, known, parties)
+    if cohort.block.edge_label_index is not None:
+        graph.edge_label_index = where[cohort.block.edge_label_index]
+        if cohort.block.edge_label_attr is not None:
+            graph.edge_label_attr = cohort.block.edge_label_attr
+        return Party(name, graph, "edge", ids=known, **_of_all(parties, cohort.masks))
     masks = {split: torch.zeros(known.numel(), dtype=torch.bool) for split in SPLITS}
     for split in SPLITS:
         masks[split][where[cohort.masks[split]]] = True
     masks["val"] &= ~masks["train"]
     masks["test"] &= ~(masks["train"] | masks["val"])
-    same = {"structural": parties[0].structural, "schema": parties[0].schema, **masks}
-    return Party(name, graph, "node", ids=known, **same)
+    return Party(name, graph, "node", ids=known, **_of_all(parties, masks))
+
+
+def _of_all(parties: Sequence[Party], masks: Mapping[Any, Tensor]) -> dict[str, Any]:
+    """The fields of a pooled party that follow from any party, and its splits."""
+    return {"structural": parties[0].structural, "schema": parties[0].schema, **masks}
 
 
 def _fullest(x: Tensor, where: Tensor, first: Tensor) -> Tensor:

@@ -333,11 +333,18 @@ class Schema:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model may read of the data: the numbers of features of a node and of an edge, and the types of both."""
+    """What a model may read of the data.
+
+    Arguments:
+        features, edge_features: numbers of features of a node, and of an edge.
+        schema: the types of both, of a typed graph.
+        label_features: number of features of a labelled edge, where edges are classified.
+    """
 
     features: int
     edge_features: int = 0
     schema: Schema | None = None
+    label_features: int = 0
 
 
 SMALLEST = Inputs(1, 1, Schema((("node", 0),), ((("node", "to", "node"), 1),), "node"))

@@ -192,13 +192,13 @@ class Site:
         return Mail(letters)
 
     def predict(self, request: wire.Payload) -> Tensor:
-        """The output for every node, or graph, of the models that the request and the parties make together."""
+        """The output for every node, graph or labelled edge, of the models that request and parties make together."""
         self.load_evaluated(request)
         output: Tensor = infer(self.model, self.cohort.block)
         return output
 
     def embed(self) -> tuple[Tensor, Tensor]:
-        """Outputs and embeddings of all nodes, or graphs, by the models as they are now."""
+        """Outputs and embeddings of all nodes, graphs or labelled edges, by the models as they are now."""
         output, embedding = infer(self.model, self.cohort.block, embed=True)
         return output, embedding
 
@@ -232,7 +232,7 @@ class Site:
         cohort = self.cohort
         at = mask.nonzero().squeeze(1)
         sizes = torch.bincount(cohort.party[at], minlength=len(cohort))
-        rows = cohort.rows_of(at)
+        rows = at if cohort.level == "edge" else cohort.rows_of(at)
         own = None if embedding is None else embedding[rows]
         return Step(output[rows], cohort.y[at], tuple(sizes.tolist()), at, own)
 

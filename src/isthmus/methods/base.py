@@ -138,7 +138,7 @@ class Method(Registered):
     kind: ClassVar[str] = "method"
     built_in_module: ClassVar[str] = "isthmus.methods"
     entry_points: ClassVar[str] = "isthmus.methods"
-    levels: ClassVar[tuple[Level, ...]] = ("node", "graph", "pair")
+    levels: ClassVar[tuple[Level, ...]] = ("node", "graph", "pair", "edge")
     """Levels of tasks that it is for."""
     role: ClassVar[Role] = "federated"
     """What it is in a comparison: a method proper, or a reference that only sets the scale. To a `pooled` reference a

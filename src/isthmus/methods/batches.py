@@ -30,10 +30,11 @@ def read_neighbours(site: Site, fan_out: Sequence[int | None], *, embed: bool) -
     """
     cohort, trims = site.cohort, site.model.trims and not embed
 
-    def read(chosen: Tensor, epoch: int, at: int) -> tuple[Block, Tensor]:
+    def read(chosen: Tensor, epoch: int, at: int) -> tuple[Block, Tensor | None]:
         seeds, draws = cohort.rows_of(chosen), site.draws("neighbours", epoch, at)
         part = cohort.block.neighbours.around(seeds.flatten(), fan_out, cohort.sizes, partial(_uniform, draws))
-        return cohort.block.restricted(part, trims=trims), part.rows_of(seeds, among_seeds=trims)
+        block, at_rows = cohort.block.restricted(part, trims=trims), part.rows_of(seeds, among_seeds=trims)
+        return (cohort.with_edges(block, at_rows, chosen), None) if cohort.level == "edge" else (block, at_rows)
 
     return read
 

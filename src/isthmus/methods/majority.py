@@ -41,7 +41,7 @@ class Majority(Method):
         "evaluate_with",
     )  # nothing is trained, and all rounds are equal
     role: ClassVar[Role] = "constant"
-    levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
+    levels: ClassVar[tuple[Level, ...]] = ("node", "graph", "edge")
     nouns: ClassVar = {"labels": "sums of training labels", "known": "numbers of training labels"}
 
     def predictor(self, *args: Any, **where: Any) -> Site:

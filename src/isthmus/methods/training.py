@@ -38,8 +38,9 @@ class Training(Optimizer):
     epochs: int = Field(5, ge=1)
     """Passes over the training items per round."""
     batch_size: int = Field(0, ge=0, le=MOST)
-    """Training items per step; 0 takes all at once. A step on nodes or pairs reads what their outputs depend on: all
-    neighbours as many hops away as the model has layers, or the whole graph for a model that does not say how many."""
+    """Training items per step; 0 takes all at once. A step on nodes, pairs or edges reads what their outputs depend on:
+    all neighbours as many hops away as the model has layers, or the whole graph for a model that does not say how
+    many."""
     fan_out: tuple[int, ...] = Field((), max_length=FARTHEST)
     """Most neighbours that a step draws for a node: a number for each hop that the model reads, from the training nodes
     outwards. Empty: all neighbours."""
@@ -153,7 +154,7 @@ class Training(Optimizer):
             why = "is for one large graph per party" if graphs else "cannot be used here: the method reads whole graphs"
             raise IsthmusError(f"local.{what} {why}: leave it out")
         if self.clusters:
-            if site.cohort.level == "pair":
+            if site.cohort.level != "node":
                 raise IsthmusError("local.clusters is for tasks on nodes: use local.batch_size and local.fan_out")
             by_clusters = ClusterBatches(site, self.clusters, self.clusters_per_step)
             return by_clusters.read, by_clusters.steps
@@ -259,11 +260,12 @@ def _whole(site: Site, trains: Sequence[bool], embed: bool) -> tuple[Block, Tens
     return cohort.around_training(model.reach, trims=model.trims and not embed)
 
 
-def _read(cohort: Cohort, chosen: Tensor, active: Sequence[bool]) -> tuple[Block, Tensor]:
-    """What the model reads in a step on these items, and at which rows of its output they stand."""
+def _read(cohort: Cohort, chosen: Tensor, active: Sequence[bool]) -> tuple[Block, Tensor | None]:
+    """What the model reads in a step on these items, and at which rows of its output they stand; None: in order."""
     if cohort.level == "graph":
         return cohort.graphs_of(chosen), torch.arange(chosen.numel(), device=chosen.device)
-    return cohort.block_of(active), cohort.rows_of(chosen, active)
+    block, at_rows = cohort.block_of(active), cohort.rows_of(chosen, active)
+    return (cohort.with_edges(block, at_rows, chosen), None) if cohort.level == "edge" else (block, at_rows)
 
 
 def _add(leaves: Sequence[Leaf], pulls: Sequence[Tensor]) -> None:

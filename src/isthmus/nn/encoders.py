@@ -18,6 +18,7 @@ from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.edge_features import EdgeGat, EdgeGin, Transformer
+from isthmus.nn.edge_readout import EdgeReadout
 from isthmus.nn.hops import of_layer, own_rows
 from isthmus.nn.products import EdgeValues, Propagation, mean_edges, normalised_edges, plain_edges
 from isthmus.nn.side_by_side import Layer
@@ -31,7 +32,7 @@ First = Literal["learn", "propagate"]
 
 
 class Encoder(Registered):
-    """A graph model by name; `build` makes the module for nodes or for whole graphs."""
+    """A graph model by name; `build` makes the module for nodes, for whole graphs or for edges."""
 
     kind: ClassVar[str] = "encoder"
     built_in_module: ClassVar[str] = "isthmus.nn"
@@ -73,7 +74,13 @@ class Encoder(Registered):
         return width
 
     def build(self, features: int, classes: int, level: Level) -> nn.Module:
-        """The module `forward(x, edge_index, edge_weight, batch, batch_size)` with `classes` outputs and a head."""
+        """The module `forward(x, edge_index, edge_weight, batch, batch_size)` with `classes` outputs and a head.
+
+        Of edges it is an `EdgeReadout`.
+        """
+        if level == "edge":
+            attributes = 0 if self._inputs is None else self._inputs.label_features
+            return EdgeReadout(self.body(features, self.hidden), self.hidden, attributes, classes, self.dropout)
         if level != "graph":
             return self.body(features, classes)
         return Readout(self.body(features, self.hidden), self.hidden, classes, self.pool)
@@ -227,8 +234,9 @@ def uses_edge_weights(module: nn.Module) -> bool:
 
 def uses_edge_features(module: nn.Module) -> bool:
     """Whether a model reads features of edges: an encoder's, or one of your own whose forward names `edge_attr`."""
-    reads = getattr(getattr(module, "body", module), "reads_edge_features", None)
-    return "edge_attr" in signature(module.forward).parameters if reads is None else bool(reads)
+    inner = getattr(module, "body", module)  # a readout names all arguments that a body may read
+    reads = getattr(inner, "reads_edge_features", None)
+    return "edge_attr" in signature(inner.forward).parameters if reads is None else bool(reads)
 
 
 def uses_types(module: nn.Module) -> bool:
@@ -313,13 +321,14 @@ class Gcn(Encoder):
     lr: ClassVar[float] = 0.1
 
     linear_head: bool = False
-    """Put a linear layer after the convolutions, which are then all `hidden` wide; models of graphs always have one."""
+    """Put a linear layer after the convolutions, which are then all `hidden` wide; models of graphs, and of edges,
+    always have one."""
     dropout_features: bool = True
     """Dropout on the features, too; otherwise only on the inputs of the layers after the first."""
 
     def build(self, features: int, classes: int, level: Level) -> nn.Module:
-        if level == "graph" and self.linear_head:
-            raise IsthmusError("model 'gcn': a model of graphs has a linear head already: leave linear_head out")
+        if level in ("graph", "edge") and self.linear_head:
+            raise IsthmusError(f"model 'gcn': a model of {level}s has a linear head already: leave linear_head out")
         return super().build(features, classes, level)
 
     def embedder(self, features: int) -> Embedder:

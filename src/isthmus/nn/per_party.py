@@ -19,6 +19,7 @@ from isthmus.data import rows
 from isthmus.data.party import Block
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.nn.draws import Draws, PartyDropout, torch_seeded
+from isthmus.nn.edge_readout import Ends
 from isthmus.nn.hops import Hops, RangeHop, hops_of
 from isthmus.nn.products import Columns, Features, by_input
 from isthmus.nn.stacks import FirstLayer, Stack, dense
@@ -48,7 +49,8 @@ class Leaf:
 
 _BY_ROWS = (nn.Linear, Linear, MessagePassing)
 """Layers that say how wide the rows are that they read."""
-OFFERED = ("x", "edge_index", "edge_weight", "batch", "batch_size", "num_graphs", "node_type", "edge_type", "edge_attr")
+OFFERED = ("x", "edge_index", "edge_weight", "batch", "batch_size", "num_graphs", "node_type", "edge_type", "edge_attr",
+           "edge_label_index", "edge_label_attr")  # fmt: skip
 """Arguments that a module's `forward` may name."""
 
 
@@ -79,9 +81,11 @@ class PerParty:
         self.training = False
         self._bank = Bank()
         self._twin = twin_of(self.module, self._bank)
+        arguments = inspect.signature(module.forward).parameters
+        if "edge_label_index" in arguments and not any(isinstance(part, Ends) for part in self.module.modules()):
+            self._twin = None  # nothing says which of its rows are edges'
         self.side_by_side = self._twin is not None
         self._probed = False
-        arguments = inspect.signature(module.forward).parameters
         self._arguments = arguments.keys()
         if not {"x", "edge_index"} <= self._arguments:
             raise IsthmusError(
@@ -318,10 +322,11 @@ class PerParty:
         bank = self._bank
         bank.stacked = self._shared is None
         bank.weights = dict(self._shared if self._shared is not None else self._unfrozen())
-        bank.layouts = (block.sizes, block.graphs) if block.graphs else (block.sizes,)
+        bank.layouts = [block.sizes, block.graphs] if block.graphs else [block.sizes]
+        bank.edge_labels = block.edge_labels
         hops = hops_of(block) if self.takes_hops else None
         if hops is not None:
-            bank.layouts += hops.layouts
+            bank.layouts += hops.layouts  # dropout reads this list too, which `Ends` changes
         assert self._twin is not None
         if self._twin.training != self.training:
             self._twin.train(self.training)
@@ -401,6 +406,8 @@ class PerParty:
             "node_type": block.node_type,
             "edge_type": block.edge_type,
             "edge_attr": block.edge_attr,
+            "edge_label_index": block.edge_label_index,
+            "edge_label_attr": block.edge_label_attr,
         }
         return {name: value for name, value in offered.items() if name in self._arguments}
 
@@ -434,11 +441,22 @@ class PerParty:
             )
             seed = whole.edge_index[1, :1] if whole.edge_index.numel() else seed
         part = whole.neighbours.around(seed, (None,) * reach, whole.sizes)
+        reads = [whole, whole.restricted(part, trims=False)]
+        rows_of = [int(seed), int(part.rows_of(seed, among_seeds=False))]
+        if block.edge_label_index is not None:  # an edge from the node to itself
+            attr = None if block.edge_label_attr is None else block.edge_label_attr.new_ones(
+                1, block.edge_label_attr.size(1)
+            )  # fmt: skip
+            ends = (torch.full((2, 1), row, device=on) for row in rows_of)
+            reads = [
+                replace(read, edge_label_index=both, edge_label_attr=attr, edge_labels=(1,))
+                for read, both in zip(reads, ends, strict=True)
+            ]
+            rows_of = [0, 0]
         trial = PerParty(self.module, 1, self.device)
         trial._probed, trial.side_by_side = True, self.side_by_side
         outputs = []
-        rows_of = int(seed), int(part.rows_of(seed, among_seeds=False))
-        for read, row in zip((whole, whole.restricted(part, trims=False)), rows_of, strict=True):
+        for read, row in zip(reads, rows_of, strict=True):
             trial.load(_varied(self.initial, 1))
             try:
                 with torch.no_grad():
@@ -525,21 +543,33 @@ def per_party(module: nn.Module, parties: int, device: torch.device | None = Non
 
 
 def _some_rows(block: Block, limit: int = 200) -> Block:
-    """Some rows of one party's block, among them the ends of its first edges, and the edges between these rows."""
+    """Some rows of one party's block, among them the ends of its first edges, and the edges between these rows.
+
+    Labelled edges are sampled likewise.
+    """
     if block.nodes <= limit:
         return block
     first = torch.arange(limit // 2, device=block.edge_index.device)
-    nodes = torch.cat([first, block.edge_index[:, : limit // 4].reshape(-1)]).unique()
+    labelled = block.edge_label_index
+    ends = [block.edge_index[:, : limit // 4], *([] if labelled is None else [labelled[:, : limit // 4]])]
+    nodes = torch.cat([first, *(each.reshape(-1) for each in ends)]).unique()
     position = nodes.new_full((block.nodes,), -1)
     position[nodes] = torch.arange(nodes.numel(), device=nodes.device)
     inside = (position[block.edge_index] >= 0).all(dim=0)
     batch = None if block.batch is None else block.batch[nodes].unique(return_inverse=True)[1]
+    of_edges: dict[str, Any] = {}
+    if labelled is not None:
+        kept = (position[labelled] >= 0).all(dim=0)
+        attr = None if block.edge_label_attr is None else block.edge_label_attr[kept]
+        of_edges = {"edge_label_index": position[labelled[:, kept]], "edge_label_attr": attr}
+        of_edges["edge_labels"] = (int(kept.sum()),)
     return Block(
         x=rows.take(block.x, nodes),
         edge_index=position[block.edge_index[:, inside]],
         sizes=(nodes.numel(),),
         node_type=block.types_at(nodes),
         **block.edges_at(inside),
+        **of_edges,
         batch=batch,
         graphs=() if batch is None else (int(batch.max()) + 1,),
     )

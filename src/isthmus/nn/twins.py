@@ -36,7 +36,8 @@ class Bank:
     def __init__(self) -> None:
         self.weights: dict[str, Any] = {}
         self.stacked = False
-        self.layouts: tuple[tuple[int, ...], ...] = ((),)
+        self.layouts: list[tuple[int, ...]] = [()]
+        self.edge_labels: tuple[int, ...] = ()
         self.propagations = HopPropagations()
 
     def per_row(self, name: str, count: int) -> Tensor:

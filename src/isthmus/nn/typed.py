@@ -20,7 +20,7 @@ from torch_geometric.utils import softmax
 from isthmus.data.party import Level
 from isthmus.data.schema import Schema
 from isthmus.errors import IsthmusError
-from isthmus.nn.encoders import Embedder, Encoder, MessagePassing, Readout
+from isthmus.nn.encoders import Embedder, Encoder, MessagePassing
 from isthmus.nn.products import Propagation
 from isthmus.nn.side_by_side import Access, Last, Layer, Rows
 
@@ -343,11 +343,10 @@ class TypedEncoder(Encoder):
     """Dropout on the features, too; otherwise only on the inputs of the layers after the first."""
 
     def build(self, features: int, classes: int, level: Level) -> nn.Module:
-        if level == "graph":
-            return Readout(self.body(features, self.hidden), self.hidden, classes, self.pool)
+        if level != "node":
+            return super().build(features, classes, level)
         schema = self._schema()
-        labelled = {schema.node_types.index(schema.labelled)} if level == "node" else range(len(schema.nodes))
-        return self._body(schema, classes, labelled)
+        return self._body(schema, classes, {schema.node_types.index(schema.labelled)})
 
     def embedder(self, features: int) -> Embedder:
         raise IsthmusError(f"model '{self.name}': it reads typed graphs, of which methods without labels have no views")

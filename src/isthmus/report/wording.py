@@ -252,7 +252,8 @@ def describe_cut(cuts: Sequence[CutDescription]) -> str:
     held = sum(party.items for party in cut.parties)
     edges = f"{cut.edges + cut.cross:,} edges"
     nodes = f"{cut.nodes:,} nodes"
-    what = nodes if cut.level == "node" else f"{held:,} {cut.level}s {'of' if cut.level == 'pair' else 'with'} {nodes}"
+    joined = "with" if cut.level == "graph" else "of"
+    what = nodes if cut.level == "node" else f"{held:,} {_items(cut)} {joined} {nodes}"
     one = len(cut.parties) == 1
     sentences = [f"{'1 party holds' if one else f'{len(cut.parties):,} parties hold'} {what} and {edges}"]
     if cut.level != "graph" and not one:
@@ -264,7 +265,7 @@ def describe_cut(cuts: Sequence[CutDescription]) -> str:
         sentences.append(f"{cut.structural:,} of the {cut.features:,} features of a node follow from the edges")
     unlabelled = sum(party.unlabelled for party in cut.parties)
     if unlabelled:
-        sentences.append(f"{unlabelled:,} of the {held:,} {cut.level}s have no label")
+        sentences.append(f"{unlabelled:,} of the {held:,} {_items(cut)} have no label")
     emd = [each.emd for each in cuts if each.emd is not None]
     if emd and not one:
         over = "" if cut.kind == "class" else ", mean over the tasks,"
@@ -275,9 +276,14 @@ def describe_cut(cuts: Sequence[CutDescription]) -> str:
     return ". ".join(sentences) + "."
 
 
+def _items(cut: CutDescription) -> str:
+    """What the items are called, where edges that models only read are called edges."""
+    return "edges to classify" if cut.level == "edge" else f"{cut.level}s"
+
+
 def count_columns(cut: CutDescription) -> dict[str, list[int]]:
     """By column each party's count. Columns of zeros are left out if that is the usual case."""
-    heads = {} if cut.level == "node" else {"items": f"{cut.level}s"}
+    heads = {} if cut.level == "node" else {"items": _items(cut)}
     heads |= {"nodes": "nodes", "edges": "edges", "cross": "cross", "shared": "shared"}
     heads |= {"train": "train", "val": "val", "test": "test", "unlabelled": "unlabelled"}
     counts = {head: [getattr(party, name) for party in cut.parties] for name, head in heads.items()}

@@ -72,6 +72,8 @@ def export_model(model: TrainedModel, path: Path | str, format: str | None = Non
     if uses_types(model.module) or (inputs.edge_features and uses_edge_features(model.module)):
         raise IsthmusError("models that read types, or features of edges, have no program: use isthmus predict")
     description = json.dumps(model.description)
+    if model.task.level == "edge":
+        raise IsthmusError("models of edges have no program: use isthmus predict")
     with _quiet():
         program = _trace(model)
         if format == "torch":

@@ -54,6 +54,7 @@ class _Description(BaseModel):
     seed: int
     features: int = Field(ge=0)
     edge_features: int = Field(0, ge=0)
+    label_features: int = Field(0, ge=0)
     labels: list[str]
     groups: dict[str, list[str]]
     code: dict[str, str] = {}
@@ -84,6 +85,7 @@ def describe_model(
         "model": model_table(encoder),
         "features": inputs.features,
         "edge_features": inputs.edge_features,
+        "label_features": inputs.label_features,
         "schema": None if inputs.schema is None else inputs.schema.to_dict(),
         "labels": list(labels),
         "encoding": encoding,
@@ -159,7 +161,7 @@ class TrainedModel:
         return torch.cat([self._embeddings(each.party) for each in self._read(data, key)])
 
     def predict(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:
-        """A table with a row for every item: party, id, prediction and scores.
+        """A table with a row for every item: party, id (of an edge: source and target), prediction and scores.
 
         Arguments:
             data: a party folder or a folder of them, the name of a data set, a `Party` or several.
@@ -182,7 +184,7 @@ class TrainedModel:
     def _table(self, data: NewData, key: Path | str | None, columns: Callable[[Party], dict[str, Any]]) -> pa.Table:
         found = self._read(data, key)
         tables = [
-            pa.table({"party": [each.party.name] * len(each.ids), "id": each.ids, **columns(each.party)})
+            pa.table({"party": [each.party.name] * each.party.items, **each.names, **columns(each.party)})
             for each in found
         ]
         return pa.concat_tables(tables)
@@ -235,6 +237,11 @@ class TrainedModel:
                 f"party '{party.name}' has {party.edge_width} features of an edge, the model was trained on "
                 f"{known.edge_features}: encode them as in training"
             )
+        if party.label_width != known.label_features:
+            raise IsthmusError(
+                f"party '{party.name}' has {party.label_width} features of a labelled edge, the model was trained on "
+                f"{known.label_features}: encode them as in training"
+            )
 
     def _site(self, party: Party) -> Site:
         site = self.method.predictor([party], self.task, self.module, seed=int(self.description["seed"]))
@@ -278,7 +285,8 @@ def inputs_of(description: Mapping[str, Any]) -> Inputs:
     """What the model of a description may read of the data."""
     types = description.get("schema")
     schema = None if types is None else Schema.of_dict(types)
-    return Inputs(int(description["features"]), int(description.get("edge_features", 0)), schema)
+    edge_features, label_features = (int(description.get(name, 0)) for name in ("edge_features", "label_features"))
+    return Inputs(int(description["features"]), edge_features, schema, label_features)
 
 
 def _named_model(table: Mapping[str, Any]) -> Any:

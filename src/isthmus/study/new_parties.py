@@ -26,12 +26,20 @@ NewData = Path | str | Party | Sequence[Party]
 class NewParty:
     """A party and the ids of its items, as an Arrow array: those in its files, else its own, else positions from 0.
 
-    `notes` are about values that did not occur in training.
+    An item that is an edge has the ids of both ends, `[2, items]`. `notes` are about values that did not occur in
+    training.
     """
 
     party: Party
     ids: Any
     notes: Sequence[str] = ()
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The columns of a table that name its items."""
+        return (
+            dict(zip(("source", "target"), self.ids, strict=True)) if self.party.level == "edge" else {"id": self.ids}
+        )
 
 
 def new_parties(
@@ -95,7 +103,13 @@ def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | 
 
 
 def _own_ids(party: Party, level: Level) -> Any:
-    """Return the ids of the items of a model for this level: of a typed graph, of the nodes that have labels."""
+    """Return the ids of the items of a model for this level: of a typed graph, of the nodes that have labels.
+
+    Those of edges are two arrays.
+    """
+    if party.level == "edge":
+        ends = party.graph.edge_label_index if party.ids is None else party.ids[party.graph.edge_label_index]
+        return [pa.array(end.numpy()) for end in ends]
     labelled = party.labelled_type if level == "node" else None
     if party.ids is not None:
         return pa.array((party.ids if labelled is None else party.ids[labelled]).numpy())

@@ -116,7 +116,7 @@ def _unread(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list
     for model in models if width or schema is not None else ():
         module = model if isinstance(model, nn.Module) else module_for(model, parties, task, 0)
         what = next(iter(model_table(model).values()))
-        if width and not uses_edge_features(module):
+        if width and not uses_edge_features(module) and not parties[0].label_width:
             other = "transformer" if schema is None else "rgcn"
             own = f"use another model, such as {other}, or add edge_attr to forward in a class of your own"
             remedy = "set model.edge_features = true" if hasattr(model, "edge_features") else own

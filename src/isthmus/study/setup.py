@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
@@ -49,9 +50,15 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
     check_compatible(parties)
     level = parties[0].level
     if task.level != level:
-        remedy = ": make the parties with its `make_parties`" if task.level == "pair" else ""
+        remedies = {"pair": ": make the parties with its `make_parties`", "edge": ": make them with Party.of_edges"}
+        remedy = remedies.get(task.level, "")
         raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
     check_task(method, task)
+    if level == "edge" and "edge_label_index" not in signature(module.forward).parameters:
+        raise IsthmusError(
+            f"model {type(module).__name__} gives nothing of labelled edges: name edge_label_index in its forward, and "
+            "return a row for each of its columns"
+        )
     check_typed(method, parties[0].inputs, module)
     if method.disjoint and (twice := shared_nodes(parties)):
         raise IsthmusError(

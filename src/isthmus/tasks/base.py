@@ -28,7 +28,7 @@ class Step:
     """Outputs and labels of some items, party after party.
 
     Arguments:
-        output: model outputs of the items, `[items, outputs]`; for pairs, those of both ends, `[items, 2, outputs]`;
+        output: model outputs of the items, `[items, outputs]`; for links, those of both ends, `[items, 2, outputs]`;
             for a method's own model, whatever it returns.
         y: labels of the items: classes `[items]`, or `[items, tasks]` with NaN where a label is missing.
         sizes: number of items of each party.

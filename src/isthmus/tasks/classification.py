@@ -1,4 +1,4 @@
-"""One class per node, or per graph."""
+"""One class per node, graph or edge."""
 
 from __future__ import annotations
 
@@ -313,3 +313,10 @@ class GraphClassification(Classification):
 
     name: ClassVar[str] = "graph-classification"
     level: ClassVar[Level] = "graph"
+
+
+class EdgeClassification(Classification):
+    """One class per edge."""
+
+    name: ClassVar[str] = "edge-classification"
+    level: ClassVar[Level] = "edge"

@@ -1,4 +1,4 @@
-"""Several yes-or-no labels per node, or per graph, any of which may be missing."""
+"""Several yes-or-no labels per node, graph or edge, any of which may be missing."""
 
 from __future__ import annotations
 
@@ -84,3 +84,10 @@ class GraphMultiLabel(MultiLabel):
 
     name: ClassVar[str] = "graph-multilabel"
     level: ClassVar[Level] = "graph"
+
+
+class EdgeMultiLabel(MultiLabel):
+    """Several yes-or-no labels per edge."""
+
+    name: ClassVar[str] = "edge-multilabel"
+    level: ClassVar[Level] = "edge"

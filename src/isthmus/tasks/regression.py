@@ -1,4 +1,4 @@
-"""One real number per node, or per graph, or several, any of which may be missing."""
+"""One real number per node, graph or edge, or several, any of which may be missing."""
 
 from __future__ import annotations
 
@@ -79,3 +79,10 @@ class GraphRegression(Regression):
 
     name: ClassVar[str] = "graph-regression"
     level: ClassVar[Level] = "graph"
+
+
+class EdgeRegression(Regression):
+    """One real number per edge, or several."""
+
+    name: ClassVar[str] = "edge-regression"
+    level: ClassVar[Level] = "edge"
