@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,9 @@ def test_advice_and_description_are_of_rows_with_labels(tmp_path: Path, isthmus:
         bank_draft(name, accounts=30, seed=seed).write(tmp_path / name)
     advice = isthmus("advise", str(tmp_path)).out
     assert advice.startswith("2 parties with 60 rows with labels of several tables, 60 labelled, labels differ by")
-    assert "--method local,fedavg --encoder hetero-sage" in advice
+    assert re.search(
+        "--method local,(.*,)?fedavg --encoder hetero-sage", advice
+    )  # other tests have methods of their own
     assert "fedgc" not in advice
     described = isthmus("describe", "--data", f"{tmp_path}/").out
     assert "have no label" not in described

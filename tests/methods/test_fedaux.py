@@ -123,5 +123,7 @@ def test_dropout_is_off_where_models_are_scored():
 
 
 def test_a_model_that_is_all_head_is_refused():
-    with pytest.raises(IsthmusError, match="method 'fedaux': the whole model is its head"):
+    with pytest.raises(
+        IsthmusError, match=r"method 'fedaux': model .* has no embedding before its head: its only layer"
+    ):
         run(FedAux(rounds=1), Sgc().build(FEATURES, CLASSES, "node"), make_node_parties())

@@ -28,7 +28,9 @@ OTHERS = {"cheb": {}, "tag": {}, "sgc": {}, "appnp": {}, "gin-stay": {"norm": Tr
 
 def build(encoder, options, layers=3):
     torch.manual_seed(0)
-    return Encoder.named(encoder.split("-")[0])(hidden=8, layers=layers, **options).build(FEATURES, CLASSES, "node")
+    kind = Encoder.named(encoder.split("-")[0])
+    options = options if "layers" in kind.without else {"layers": layers, **options}
+    return kind(hidden=8, **options).build(FEATURES, CLASSES, "node")
 
 
 @pytest.mark.parametrize("weighted", [False, True])

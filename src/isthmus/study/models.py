@@ -183,10 +183,11 @@ class TrainedModel:
 
     def _table(self, data: NewData, key: Path | str | None, columns: Callable[[Party], dict[str, Any]]) -> pa.Table:
         found = self._read(data, key)
-        tables = [
-            pa.table({"party": [each.party.name] * each.party.items, **each.names, **columns(each.party)})
-            for each in found
-        ]
+        tables = []
+        for each in found:
+            names = each.names
+            count = len(next(iter(names.values())))  # of a typed graph, the nodes with labels
+            tables.append(pa.table({"party": [each.party.name] * count, **names, **columns(each.party)}))
         return pa.concat_tables(tables)
 
     def _read(self, data: NewData, key: Path | str | None) -> list[NewParty]:
