@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -215,44 +214,6 @@ def test_plain_graphs_are_refused_in_one_line() -> None:
     party = parties(1)[0]
     with pytest.raises(IsthmusError, match=r"^model 'hgt': hidden = 8 is no multiple of heads = 3: change one of them"):
         build({"encoder": "hgt", "heads": 3}, party)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", MODELS)
-def test_a_cohort_of_ten_is_no_slower_than_ten_models_of_pyg(options: dict[str, Any]) -> None:
-    held = [Party.of_graph(f"p{at}", bank(at, 300 + 10 * at, edges=5)) for at in range(10)]
-    schema = held[0].schema
-    assert schema is not None
-    width = 32
-    model = PerParty(build({**options, "hidden": width}, held[0]), 10)
-    block = Cohort(tuple(held)).block
-    leaves = model.start_training(block, [True] * 10, touched_rows=False)
-
-    def ours() -> None:
-        model(block)[:, 0].sum().backward()
-        for leaf in leaves:
-            leaf.tensor.grad = None
-
-    theirs = [_of_pyg(options, schema, width) for _ in held]
-    typed = [each.typed() for each in held]
-    inputs = [(with_ones(graph), graph.edge_index_dict, party.graph) for graph, party in zip(typed, held, strict=True)]
-
-    def loop() -> None:
-        for each, (x, edges, flat) in zip(theirs, inputs, strict=True):
-            each(x, edges, flat)[:, 0].sum().backward()
-            each.zero_grad()
-
-    assert min(_times(ours)) < min(_times(loop))
-
-
-def _times(step: Any) -> list[float]:
-    step()
-    found = []
-    for _ in range(5):
-        start = time.perf_counter()
-        step()
-        found.append(time.perf_counter() - start)
-    return found
 
 
 class _Pyg(nn.Module):
