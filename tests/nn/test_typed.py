@@ -214,37 +214,3 @@ def test_plain_graphs_are_refused_in_one_line() -> None:
     party = parties(1)[0]
     with pytest.raises(IsthmusError, match=r"^model 'hgt': hidden = 8 is no multiple of heads = 3: change one of them"):
         build({"encoder": "hgt", "heads": 3}, party)
-
-
-class _Pyg(nn.Module):
-    def __init__(self, options: dict[str, Any], schema: Schema, width: int) -> None:
-        super().__init__()
-        self.flat = options["encoder"] == "rgcn"
-        kinds, relations = list(schema.node_types), list(schema.edge_types)
-        if self.flat:
-            bases = options.get("bases")
-            self.convs = nn.ModuleList(
-                [gnn.RGCNConv(i, o, len(relations), bases) for i, o in ((schema.width, width), (width, 2))]
-            )
-        elif options["encoder"] == "hgt":
-            inputs = dict(zip(kinds, (3, 4), strict=True))
-            self.convs = nn.ModuleList(
-                [gnn.HGTConv(inputs, width, (kinds, relations), 2), gnn.HGTConv(width, width, (kinds, relations), 2)]
-            )
-            self.head = nn.Linear(width, 2)
-        else:
-            self.convs = nn.ModuleList(
-                gnn.HeteroConv({kind: gnn.SAGEConv((-1, -1), o) for kind in relations}) for o in (width, 2)
-            )
-
-    def forward(self, x: dict[str, Tensor], edges: Any, flat: Any) -> Tensor:
-        if self.flat:
-            h = self.convs[0](flat.x, flat.edge_index, flat.edge_type).relu()
-            return self.convs[1](h, flat.edge_index, flat.edge_type)
-        for at, conv in enumerate(self.convs):
-            x = {kind: h if at else h.relu() for kind, h in conv(x, edges).items()}
-        return self.head(x["account"]) if hasattr(self, "head") else x["account"]
-
-
-def _of_pyg(options: dict[str, Any], schema: Schema, width: int) -> nn.Module:
-    return _Pyg(options, schema, width)
