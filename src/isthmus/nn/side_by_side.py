@@ -7,6 +7,7 @@ for a cohort with each party's slice of the stacks.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Any, Protocol
 
 import torch
@@ -120,8 +121,9 @@ class Layer(nn.Module):
                 nn.init.kaiming_uniform_(each, a=math.sqrt(5))
         self.register_parameter(name, nn.Parameter(value))
 
+    @abstractmethod
     def compute(self, weights: Access, *inputs: Any) -> Tensor:
-        raise NotImplementedError
+        """The outputs, for one party or many."""
 
     def forward(self, *inputs: Any) -> Tensor:
         return self.compute(OneParty(self), *inputs)

@@ -8,6 +8,7 @@ but travel.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
@@ -129,9 +130,9 @@ class TypedLayer(Layer):
         self.fill(weights, inputs, outputs, graph)
         return graph.flat(outputs, self.out, x)
 
+    @abstractmethod
     def fill(self, weights: Access, x: Sequence[Tensor], outputs: list[Tensor | None], graph: TypedGraph) -> None:
         """Put the outputs of the needed types into the list."""
-        raise NotImplementedError
 
 
 class MeanLayer(TypedLayer):
@@ -156,14 +157,17 @@ class MeanLayer(TypedLayer):
                 torch.cat(read, dim=1), joined, graph.rows[kind], self.bias_of(weights, kind)
             )
 
+    @abstractmethod
     def own_weight(self, weights: Access, kind: int) -> Tensor:
-        raise NotImplementedError
+        """The weight of the node itself."""
 
+    @abstractmethod
     def relation_weight(self, weights: Access, at: int, source: int) -> Tensor:
-        raise NotImplementedError
+        """The weight of a relation's mean."""
 
+    @abstractmethod
     def bias_of(self, weights: Access, kind: int) -> Tensor:
-        raise NotImplementedError
+        """The bias of a node type."""
 
     def _add_edges(self) -> None:
         for at in sorted(at for relations in self.into.values() for at in relations):
@@ -378,8 +382,9 @@ class TypedEncoder(Encoder):
             needed = set(needed) | {source for source, target in schema.ends if target in needed}
         return layers
 
+    @abstractmethod
     def _layer(self, schema: Schema, columns: Sequence[slice], out: int, needed: Collection[int]) -> TypedLayer:
-        raise NotImplementedError
+        """A layer for these columns of each type."""
 
 
 class Rgcn(TypedEncoder):

@@ -54,7 +54,7 @@ def preset_for(study: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(name := study.get("protocol"), str):
         return {}
     preset = read_protocol(name)
-    if keeps_parties(study):
+    if kept := keeps_parties(study):
         del preset["parties"]
         study = {**study, "partition": {**study.get("partition", {}), "name": "given"}}
     for table, (key, kind) in TABLES.items():
@@ -68,7 +68,7 @@ def preset_for(study: Mapping[str, Any]) -> dict[str, Any]:
     kinds = [Method.known().get(str(each.get("name")).lower()) for each in listed if isinstance(each, Mapping)]
     options = {option for kind in kinds if kind for option in kind.option_names()}
     preset["training"] = {option: value for option, value in preset["training"].items() if option in options}
-    if keeps_parties(study):
+    if kept:
         preset["partition"]["name"] = "given"
     return preset
 

@@ -22,7 +22,7 @@ from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.relations import DatabaseSettings
-from isthmus.data.folder.settings import FILE, FORMAT, read_settings
+from isthmus.data.folder.settings import FILE, FORMAT, read_like
 from isthmus.data.folder.sources import SourceTable, narrow, read_sources
 from isthmus.data.folder.writing import atomic_folder, write_table
 from isthmus.errors import IsthmusError, did_you_mean
@@ -169,9 +169,7 @@ def _like(source: DatabaseSource) -> dict[str, Any]:
     """Return the settings that the party takes from another one."""
     if source.like is None:
         return {}
-    other, problems = read_settings(source.like.parent if source.like.name == FILE else source.like)
-    if other is None:
-        raise _error(f"--like {source.like}: {problems[0]}")
+    other = read_like(source.like)
     if not other.tables:
         raise _error(f"--like {source.like}: that party has no several tables: make this one with --nodes and --edges")
     if source.classes or source.tasks or source.split or (source.label and source.label != other.label):

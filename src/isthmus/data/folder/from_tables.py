@@ -33,7 +33,7 @@ from isthmus.data.folder.labels import BOOLEANS
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
-from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_settings
+from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_like
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
 from isthmus.data.folder.writing import MOLECULES, atomic_folder, write_table
 from isthmus.data.party import NAME_RULE
@@ -471,9 +471,7 @@ def _like(source: SourceTables) -> dict[str, Any]:
     """Return the settings that the party takes from `source.like`, if it is given."""
     if source.like is None:
         return {}
-    other, problems = read_settings(source.like.parent if source.like.name == FILE else source.like)
-    if other is None:
-        raise _error(f"--like {source.like}: {problems[0]}")
+    other = read_like(source.like)
     if other.level != _level(source) or (other.smiles is None) != (source.smiles is None):
         raise _error(f"--like {source.like}: that party holds {_content(other)}, these tables do not")
     if source.tasks and list(source.tasks) != other.tasks:

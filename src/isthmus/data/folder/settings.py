@@ -14,7 +14,7 @@ from isthmus import store
 from isthmus.data.folder.columns import Column
 from isthmus.data.folder.dates import moment_of
 from isthmus.data.folder.limits import Limits
-from isthmus.data.folder.problems import Problem, join_names
+from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.relations import DatabaseSettings, dated_tables, undated_cycle
 from isthmus.data.party import NAME_RULE
 from isthmus.data.smiles import AtomFeatures
@@ -170,6 +170,14 @@ def differences(own: PartyFile, other: PartyFile, name: str) -> Iterator[str]:
             yield f"column '{column}' is a {kinds[0].name}, at party '{name}' a {kinds[1].name}: make them equal"
         else:
             yield f"column '{column}' has other options than at party '{name}': make them equal"
+
+
+def read_like(like: Path) -> PartyFile:
+    """Return the settings of the party that `--like` names, by its folder or its `party.toml`."""
+    settings, problems = read_settings(like.parent if like.name == FILE else like)
+    if settings is None:
+        raise IsthmusError(printable(f"--like {like}: {problems[0]}"))
+    return settings
 
 
 def _contradictions(settings: PartyFile) -> list[Problem]:
