@@ -801,7 +801,7 @@ def check_compatible(parties: Sequence[Party]) -> None:
         raise IsthmusError("there are no parties: a federation needs at least one")
     first = parties[0]
     features, shape, columns = first.features, first.graph.y.shape[1:], _listed(first.structural)
-    edge_width = first.edge_width
+    edge_width, label_width = first.edge_width, first.label_width
     for party in parties:  # there may be very many
         if party.level != first.level:
             what = f"holds {party.level}s and party '{first.name}' {first.level}s: use one level"
@@ -815,9 +815,9 @@ def check_compatible(parties: Sequence[Party]) -> None:
                 f"has {party.edge_width} features of an edge and party '{first.name}' {edge_width}: agree on the "
                 "columns of edge_attr"
             )
-        elif party.label_width != first.label_width:
+        elif party.label_width != label_width:
             what = (
-                f"has {party.label_width} features of a labelled edge and party '{first.name}' {first.label_width}: "
+                f"has {party.label_width} features of a labelled edge and party '{first.name}' {label_width}: "
                 "agree on the columns of edge_label_attr"
             )
         elif party.features != features:
