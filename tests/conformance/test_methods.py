@@ -139,24 +139,24 @@ def test_cohort_law_holds_on_pairs(name: str) -> None:
 @pytest.mark.parametrize(("name", "typed"), [("fedavg", False), ("local", True), ("centralized", True)])
 def test_methods_conform_on_edges(name: str, typed: bool) -> None:
     checks = [each for each in CHECKS if each not in (AGGREGATIONS, "resume_equals_uninterrupted")]
-    check_method(Method.named(name)(rounds=2), small_parties("edge", 3, typed=typed), checks=checks)
+    check_method(Method.named(name)(rounds=2), small_parties("edge", typed=typed), checks=checks)
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedstar", "gcfl", "moon", "scaffold", "majority"])
 def test_cohort_law_holds_on_edges(name: str) -> None:
-    check_method(Method.named(name)(rounds=2), small_parties("edge", 3), checks=["cohort_law"])
+    check_method(Method.named(name)(rounds=2), small_parties("edge"), checks=["cohort_law"])
 
 
 def test_mini_batches_of_edges_conform() -> None:
     local = {"batch_size": 20, "fan_out": [2, 2], "clip": 1.0, "optimizer": "sgd", "lr": 0.1}
     method = Method.named("fedavg").read({"rounds": 2, "local": local}, "fedavg")
-    check_method(method, small_parties("edge", 3), checks=["cohort_law", "wire_equals_in_process"])
+    check_method(method, small_parties("edge"), checks=["cohort_law", "wire_equals_in_process"])
 
 
 @pytest.mark.parametrize("labels", ["multilabel", "regression"])
 def test_fedavg_conforms_on_edges_with_several_labels(labels: Labels) -> None:
     checks = ["cohort_law", "test_labels_decide_nothing"]
-    check_method(Method.named("fedavg")(rounds=2), small_parties("edge", 3, labels=labels), checks=checks)
+    check_method(Method.named("fedavg")(rounds=2), small_parties("edge", labels=labels), checks=checks)
 
 
 @pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 0.003)])

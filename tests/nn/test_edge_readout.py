@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from isthmus.nn.edge_readout import EdgeReadout
 from isthmus.nn.encoders import Encoder, uses_edge_features
 from isthmus.nn.per_party import PerParty
 from isthmus.nn.weights import head_weights
+from isthmus.testing import small_parties
 
 COUNTS = ((9, 4), (3, 8), (5, 5))
 """Nodes and labelled edges of each party: as many of both in all, but not in each."""
@@ -58,6 +61,21 @@ def test_rows_of_edges_are_not_taken_for_rows_of_nodes(training):
             alone.load({name: stack[at] for name, stack in model.stacks().items()})
             alone.training = training
             torch.testing.assert_close(alone(Cohort((party,)).block, draws[at]), together[at])
+
+
+def test_a_part_without_the_rows_that_no_labelled_edge_needs_runs_side_by_side():
+    """Two training edges each, whose ends are a few of a party's nodes: rows of seeds are not those of nodes."""
+    few = [replace(each, train=torch.arange(each.items) >= each.items - 2) for each in small_parties("edge")]
+    cohort = Cohort(few)
+    module = Encoder.named("gcn")(hidden=6).reading(few[0].inputs).build(few[0].features, 3, "edge")
+    model = varied(module, len(few))
+    block, _ = cohort.around_training(model.reach, trims=True)
+    with torch.no_grad():
+        together = model(block).split(block.edge_labels)
+        assert model.side_by_side
+        whole = model(cohort.block).split(cohort.items)
+        for at, party in enumerate(few):
+            torch.testing.assert_close(together[at], whole[at][party.train])
 
 
 @pytest.mark.parametrize("level", ["graph", "edge"])

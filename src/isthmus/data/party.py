@@ -574,6 +574,9 @@ class Block:
         edges = slice(self._edge_ends[at], self._edge_ends[at + 1])
         first = sum(self.graphs[:at])
         labelled = slice(sum(self.edge_labels[:at]), sum(self.edge_labels[: at + 1]))
+        ends = self.edge_label_index
+        if ends is not None and self.trims and isinstance(self.part, Subgraph):
+            ends = self.part.rows_within(0)[ends]  # of all nodes, for no layer of the part leaves out any
         return Block(
             x=rows.slice_rows(self.x, start, stop),
             edge_index=self.edge_index[:, edges] - start,
@@ -581,7 +584,7 @@ class Block:
             batch=None if self.batch is None else self.batch[start:stop] - first,
             graphs=self.graphs[at : at + 1],
             node_type=self.types_at(slice(start, stop)),
-            edge_label_index=None if self.edge_label_index is None else self.edge_label_index[:, labelled] - start,
+            edge_label_index=None if ends is None else ends[:, labelled] - start,
             edge_label_attr=None if self.edge_label_attr is None else self.edge_label_attr[labelled],
             edge_labels=self.edge_labels[at : at + 1],
             **self.edges_at(edges),

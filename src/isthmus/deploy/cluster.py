@@ -31,6 +31,7 @@ from torch import Tensor
 
 from isthmus.data.datasets.by_party import negotiate, next_messages
 from isthmus.data.datasets.public import data_root
+from isthmus.data.fingerprint import digest_of
 from isthmus.data.party import Party
 from isthmus.deploy.parcels import Parcel, open_parties, pack_parties
 from isthmus.errors import IsthmusError, ignore_library_warnings, missing_extra
@@ -137,7 +138,9 @@ class Cluster:
 
         loaded = study.checked(study.loaded_by_workers(negotiate(data.moderator(), send)), seed)
         self._hold([None] * len(shares), loaded, shares)
-        return loaded
+        digests = get([worker.digests.remote() for worker in self.workers])
+        self._held = replace(loaded, digests=tuple(digest for own in digests for digest in own))
+        return self._held
 
     def transport(self, study: Study, method: Method, seed: int, loaded: Loaded) -> ClusterTransport:
         """Start a run on workers and return the transport to its parties."""
@@ -302,6 +305,10 @@ class Worker:
             self.parties = self.study.as_cut(messages)
             return [party.outline() for party in self.parties]
         return messages
+
+    def digests(self) -> list[str]:
+        """Of what each of its parties holds."""
+        return [digest_of(party) for party in self.parties]
 
     def hold(self, parties: Parcel | None, names: Sequence[Sequence[str]]) -> None:
         """Hold parties for the runs that follow.

@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, field_validator
 from isthmus import store
 from isthmus.data.cache import cache_root
 from isthmus.data.datasets.by_party import PartyData
+from isthmus.data.fingerprint import fingerprint, joined
 from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Level, Party
@@ -59,6 +60,7 @@ class Loaded:
         task_options: options of the task, if the study gives some without naming a task.
         labels: names of the classes, if they have names.
         by_workers: workers of a cluster hold the parties; these are only their outlines.
+        digests: of what each party holds, where these are only outlines.
         encoding: how columns of files became features, see `Pool`.
     """
 
@@ -71,11 +73,17 @@ class Loaded:
     labels: tuple[str, ...] = ()
     by_workers: bool = False
     encoding: Mapping[str, Any] | None = None
+    digests: tuple[str, ...] = ()
 
     @cached_property
     def task(self) -> Task:
         """The named task, or else the task that the labels ask for."""
         return task_of(self.named_task, self.parties, self.classes, self.task_options, self.labels)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """By which the data of a resumed study are known again."""
+        return joined(self.digests) if self.by_workers else fingerprint(self.parties)
 
 
 cut_elsewhere: Callable[[Study, int], Loaded] | None = None

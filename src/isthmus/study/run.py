@@ -136,7 +136,7 @@ def run_study(
     first = load(study.seeds[0])  # shows wrong input before anything is written
     resolved = study.suited(first.task.level).resolved(first)
     methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
-    held = _held(first)
+    held = first.fingerprint
     notes = protocol_notes(study.protocol, {"data": study.data, "partition": study.partition})
     notes += data_notes(study.listed_methods(), first.parties, first_cut, study.task)
     notes += model_notes(study.trained_encoders(), first.parties, first.task)
@@ -162,9 +162,7 @@ def run_study(
                 resume=resume,
                 force=force,
                 may_differ=("methods", "seeds", "code"),
-                fingerprint_of=None
-                if held is None
-                else lambda seed: held if seed == study.seeds[0] else _held(load(seed)),
+                fingerprint_of=lambda seed: held if seed == study.seeds[0] else load(seed).fingerprint,
             )
         watcher.study_started(resolved)
         try:
@@ -186,7 +184,7 @@ def run_study(
         runs = sort_runs(runs, [method.label for method in methods])
         own = own_models({method.label: study.encoder(method) for method in methods})
         results = Results(resolved, runs, cuts, notes=notes, code=study.own_code(), own_models=own)
-        results.fingerprint = {} if held is None else {"seed": study.seeds[0], "digest": held}
+        results.fingerprint = {"seed": study.seeds[0], "digest": held}
         results.compare_settings(study.settings(), *metrics)
         if out is not None:
             remedy = f"start over with {format_option('force', True)}"
@@ -342,11 +340,6 @@ def _load_once(study: Study, seed: int) -> tuple[Loaded, CutDescription]:
 
 def _describe(loaded: Loaded) -> CutDescription:
     return describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
-
-
-def _held(loaded: Loaded) -> str | None:
-    """The fingerprint of the parties' data; none where this process has their outlines only."""
-    return None if loaded.by_workers else fingerprint(loaded.parties)
 
 
 def _restore_run(state: Path | None, method: Method, seed: int, watcher: Watcher) -> RunResult | None:
