@@ -61,3 +61,60 @@ def dated_draft(name: str = "north", **options: Any) -> Draft:
     transfers["bad"] = [int(each > 50) for each in transfers["amount"]]
     draft.settings |= {"label": "transfers.bad"}
     return draft.without("bad", "accounts.parquet")
+
+
+def crossing_drafts(*, dated: bool = False, stubs: bool = False, as_edges: bool = False) -> list[Draft]:
+    """Two banks that list the transfers between them, and one party with all their rows.
+
+    Arguments:
+        dated: transfers have a time and the labels; otherwise accounts have the labels.
+        stubs: the table of accounts names the banks of others' accounts; otherwise the table of transfers does.
+        as_edges: transfers are edges.
+    """
+    draw = np.random.default_rng(5)
+    names, banks, transfers = [f"A{at}" for at in range(14)], ["north", "south"], 60
+    bank = np.array([at % 3 == 0 for at in range(14)], dtype=int)
+    ends = draw.integers(0, 14, (2, transfers))
+    date, amount = np.sort(draw.integers(0, 25, transfers)), draw.integers(1, 100, transfers)
+    drafts = []
+    for own in (0, 1, None):
+        at = np.flatnonzero((bank[ends] == own).any(0)) if own is not None else np.arange(transfers)
+        held = [each for each in range(14) if own in (None, bank[each])]
+        held = sorted({*held, *ends[:, at].ravel().tolist()}) if stubs else held
+        accounts: dict[str, Any] = {"id": [names[each] for each in held], "size": [each / 7 for each in held]}
+        rows: dict[str, Any] = {"id": [f"T{each}" for each in at], "amount": [amount[each] / 50 for each in at]}
+        for column, end in (("from", ends[0][at]), ("to", ends[1][at])):
+            rows |= {f"{column}_account": [names[each] for each in end]}
+            rows |= {} if stubs else {f"{column}_bank": [banks[bank[each]] for each in end]}
+        number = {"kind": "number", "scale": "none"}
+        foreign = {"from_account": "accounts", "to_account": "accounts"}
+        tables: dict[str, Any] = {
+            "accounts": {"key": "id", "columns": {"size": number}},
+            "transfers": {"key": "id", "foreign": foreign, "columns": {"amount": number}},
+        }
+        if stubs:
+            accounts["bank"] = [banks[bank[each]] for each in held]
+            accounts["size"] = [each / 7 if own in (None, bank[each]) else None for each in held]
+            tables["accounts"]["owners"] = {"id": "bank"}
+        else:
+            tables["transfers"]["owners"] = {"from_account": "from_bank", "to_account": "to_bank"}
+        if own is None:
+            for table in tables.values():
+                table.pop("owners", None)
+            for column in ("from_bank", "to_bank"):
+                rows.pop(column, None)
+            accounts.pop("bank", None)
+        if as_edges:
+            tables["transfers"] |= {"as": "edges"}
+        settings = {"name": "all" if own is None else banks[own], "classes": 2, "tables": tables}
+        if dated:
+            tables["transfers"]["time"], rows["date"] = "date", days(*date[at])
+            rows["bad"] = [int(each > 50) for each in amount[at]]
+            settings |= {"label": "transfers.bad", "history": 2}
+        else:
+            accounts["bad"] = [each % 2 for each in held]
+            settings["label"] = "accounts.bad"
+        if own is not None:
+            settings["partners"] = [banks[1 - own]]
+        drafts.append(Draft(settings, {"accounts.parquet": accounts, "transfers.parquet": rows}))
+    return drafts

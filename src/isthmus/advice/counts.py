@@ -52,7 +52,7 @@ class Counts(Options):
             level=contents.settings.level,
             items=contents.items,
             labelled=int(contents.labelled.sum()),
-            crossing=0 if contents.border is None else len(contents.border),
+            crossing=0 if contents.border is None else len(contents.border.arriving),
             classes=not contents.settings.tasks,
             typed=contents.database is not None,
             labels=labels,

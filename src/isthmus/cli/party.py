@@ -88,7 +88,13 @@ def new(
     source: Annotated[str | None, typer.Option(help="Column of an edge's source.")] = None,
     target: Annotated[str | None, typer.Option(help="Column of an edge's target.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column of an edge's weight.")] = None,
-    owner: Annotated[str | None, typer.Option(help="Column of the party that holds the other end of an edge.")] = None,
+    owner: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN|TABLE.KEY=COLUMN",
+            help="Column of the party that holds the other end of an edge; with --tables, the row of a key, repeat.",
+        ),
+    ] = None,
     molecule: Annotated[str | None, typer.Option(help="Column of SMILES.")] = None,
     task: Annotated[list[str] | None, typer.Option(help="Column of one task's labels; repeat for more.")] = None,
     classes: Annotated[
@@ -118,12 +124,12 @@ def new(
     if tables:
         other = {
             "--nodes": nodes, "--edges": edges, "--graphs": graphs, "--smiles": smiles, "--id": id_, "--graph": graph,
-            "--source": source, "--target": target, "--weight": weight, "--owner": owner, "--molecule": molecule,
-            "--bag": bag, "--features": features, "--directed": directed or None,
+            "--source": source, "--target": target, "--weight": weight, "--molecule": molecule, "--bag": bag,
+            "--features": features, "--directed": directed or None,
         }  # fmt: skip
         if flag := next((flag for flag, value in other.items() if value), None):
             raise IsthmusError(f"--tables finds keys and columns itself: leave out {flag}, and edit party.toml")
-        _new_database(folder, tables, label, task, split, classes, ids, ignore, like, name, force)
+        _new_database(folder, tables, label, task, split, classes, ids, owner, ignore, like, name, force)
         return
     from isthmus.data.folder.from_tables import (
         SourceTables,
@@ -135,8 +141,10 @@ def new(
 
     roles = {
         "id": id_, "label": label, "split": split, "graph": graph, "source": source, "target": target,
-        "weight": weight, "owner": owner, "smiles": molecule,
+        "weight": weight, "owner": owner[0] if owner else None, "smiles": molecule,
     }  # fmt: skip
+    if len(owner or ()) > 1:
+        raise IsthmusError("--owner: edges have one column of owners: name it once")
     renamed = {role: column for role, column in roles.items() if column is not None}
     if unknown := set(features or ()) - {"degree"}:
         raise IsthmusError(f"--features {min(unknown)}: the only features computed from edges are: degree")
@@ -167,6 +175,7 @@ def _new_database(
     split: str | None,
     classes: str,
     ids: str | None,
+    owner: Sequence[str] | None,
     ignore: Sequence[str] | None,
     like: Path | None,
     name: str,
@@ -177,7 +186,15 @@ def _new_database(
     from isthmus.data.folder.from_tables import UnusableFolder
 
     origin = DatabaseSource(
-        tables, label or "", task or (), split or "", _classes(classes), ids=ids, ignore=ignore or (), like=like
+        tables,
+        label or "",
+        task or (),
+        split or "",
+        _classes(classes),
+        ids=ids,
+        owners=owner or (),
+        ignore=ignore or (),
+        like=like,
     )
     if origin.is_pattern and name:
         raise IsthmusError("--name: the * of the patterns stands for the parties' names: leave out --name")

@@ -126,7 +126,7 @@ def describe(
         "items": items,
         "nodes": held,
         "edges": [party.edges for party in parties],
-        "cross": [0 if party.border is None else len(party.border) for party in parties],
+        "cross": [0 if party.border is None else len(party.border.arriving) for party in parties],
         "shared": shared.tolist(),
         **{split: _sums(torch.cat([getattr(party, split) for party in parties]), items).tolist() for split in SPLITS},
         **of_labels,

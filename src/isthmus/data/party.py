@@ -33,7 +33,8 @@ NAME_RULE = "letters, digits, spaces and other signs but no '/' and no '\\', and
 class Border:
     """Edges from nodes of other parties to a party's own. Both sides know the edge, only the owner a node's features.
 
-    Edge b runs from the node with id `outer[b]` to the node at position `inner[b]`.
+    Edge b runs from the node with id `outer[b]` to the node at position `inner[b]`. Typed edges run one way, so a typed
+    border also has the edges that leave.
 
     Arguments:
         inner: positions of own nodes, `[edges]`.
@@ -43,6 +44,7 @@ class Border:
         weight: weights of the edges, `[edges]`, or none.
         edge_type: their types, `[edges]`, where the graph is typed.
         edge_attr: their features, `[edges, width]`, or none.
+        leaving: mask of the edges that run from the inner to the outer node, `[edges]`; none where all arrive.
     """
 
     inner: Tensor
@@ -52,9 +54,15 @@ class Border:
     weight: Tensor | None = None
     edge_type: Tensor | None = None
     edge_attr: Tensor | None = None
+    leaving: Tensor | None = None
 
     def __len__(self) -> int:
         return self.inner.numel()
+
+    @property
+    def arriving(self) -> Border:
+        """The border without the edges that leave."""
+        return self if self.leaving is None else self.where(~self.leaving)
 
     @property
     def per_edge(self) -> dict[str, Tensor]:
@@ -64,7 +72,8 @@ class Border:
 
     def where(self, chosen: Tensor) -> Border:
         """The border with these edges, a mask or positions."""
-        columns = (None if each is None else each[chosen] for each in (self.weight, self.edge_type, self.edge_attr))
+        more = (self.weight, self.edge_type, self.edge_attr, self.leaving)
+        columns = (None if each is None else each[chosen] for each in more)
         return Border(self.inner[chosen], self.outer[chosen], self.owner[chosen], self.owners, *columns)
 
 
@@ -384,7 +393,7 @@ class Party:
         border = None
         if self.border is not None:
             nowhere = _zeros(len(self.border), dtype=torch.long)
-            border = Border(nowhere, nowhere, nowhere, self.border.owners)
+            border = Border(nowhere, nowhere, nowhere, self.border.owners, leaving=self.border.leaving)
         masks = {split: getattr(self, split) for split in SPLITS}
         kept: dict[str, Any] = {"ids": self.ids, "structural": self.structural, "schema": self.schema}
         return Party.unchecked(self.name, graph, self.level, border=border, **kept, **masks)
@@ -877,10 +886,13 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     start = 0
     for party in parties:
         if party.border is not None and len(party.border):
-            outer = torch.searchsorted(known, party.border.outer)
-            inside = (outer < known.numel()) & (known[outer.clamp(max=known.numel() - 1)] == party.border.outer)
-            edges.append(torch.stack([outer, where[start + party.border.inner]])[:, inside])
-            columns.append({key: column[inside] for key, column in party.border.per_edge.items()})
+            border = party.border
+            outer = torch.searchsorted(known, border.outer)
+            inside = (outer < known.numel()) & (known[outer.clamp(max=known.numel() - 1)] == border.outer)
+            ends = torch.stack([outer, where[start + border.inner]])
+            ends = ends if border.leaving is None else torch.where(border.leaving, ends.flip(0), ends)
+            edges.append(ends[:, inside])
+            columns.append({key: column[inside] for key, column in border.per_edge.items()})
         start += party.nodes
     per_edge = concat_per_edge(columns, [edge.size(1) for edge in edges])
     edge_index = torch.cat(edges, dim=1)
@@ -1022,7 +1034,8 @@ def _check_edges(party: Party) -> None:
     border = party.border
     if border is None:
         return
-    per_edge = [column.shape[:1] for column in border.per_edge.values()]
+    more = {} if border.leaving is None else {"leaving": border.leaving}
+    per_edge = [column.shape[:1] for column in (border.per_edge | more).values()]
     if not border.inner.shape == border.outer.shape == border.owner.shape or any(
         shape != border.inner.shape for shape in per_edge
     ):
@@ -1033,10 +1046,10 @@ def _check_edges(party: Party) -> None:
     if width != party.edge_width or (border.edge_type is None) != (party.schema is None):
         raise IsthmusError(f"{where}: edges of its border have other columns than its own: give both the same ones")
     if party.schema is not None and border.edge_type is not None:
-        target = party.graph.node_type[border.inner]
-        party.schema.check_ends(
-            torch.stack([torch.full_like(target, -1), target]), border.edge_type, f"{where}, border"
-        )
+        inner = party.graph.node_type[border.inner]
+        ends = torch.stack([torch.full_like(inner, -1), inner])
+        ends = ends if border.leaving is None else torch.where(border.leaving, ends.flip(0), ends)
+        party.schema.check_ends(ends, border.edge_type, f"{where}, border")
     if not len(border):
         return
     for what, values, count in (("inner node", border.inner, nodes), ("owner", border.owner, len(border.owners))):

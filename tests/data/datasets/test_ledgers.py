@@ -10,9 +10,12 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import average_precision_score
 
 from isthmus.data.datasets import ledgers
+from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.datasets.laundering import DAY, PATTERNS
 from isthmus.data.datasets.ledgers import Ledgers
-from isthmus.data.party import SPLITS
+from isthmus.data.folder.from_database import DatabaseSource, create_databases
+from isthmus.data.history import histories
+from isthmus.data.party import SPLITS, pool_parties
 from isthmus.errors import IsthmusError
 from party_folders import assert_same_parties
 
@@ -68,6 +71,26 @@ def test_no_edge_into_a_transfer_comes_from_the_same_moment_or_a_later_one(pool)
         assert between.sum() > 1000
         assert (party.graph.node_type[target[between]] == payment).all()
         assert (time[party.ids[source[between]]] < time[party.ids[target[between]]]).all()
+
+
+def test_with_borders_each_bank_joins_transfers_by_its_own_accounts():
+    options = {**SMALL, "borders": True}
+    town, transfers = Ledgers(**options).draw(0)
+    parties = Ledgers(**options).load(0).parties
+    pooled = pool_parties(parties)
+    payments = transfers.time.size
+    ends = {"sender": transfers.sender, "receiver": transfers.receiver}
+    due = sum(each.shape[1] for each in histories(transfers.time, ends, last=3).values())
+    between = (pooled.ids[pooled.graph.edge_index] < payments).all(0)
+    assert between.sum() == due
+    assert sum(party.edges for party in parties) == pooled.edges, "an edge is at two banks"
+    accounts = torch.from_numpy(town.accounts.bank)
+    for bank, party in enumerate(parties):
+        holder = accounts[party.border.outer - payments]
+        names = torch.tensor([int(name.removeprefix("bank-")) for name in party.border.owners])
+        assert torch.equal(holder, names[party.border.owner])
+        assert not (holder == bank).any()
+        assert len(party.border) > 100
 
 
 def test_splits_are_by_date_and_follow_each_other(pool):
@@ -193,6 +216,22 @@ def test_tables_and_graphs_have_the_same_transfers(pool):
         assert [f"T{at:07d}" for at in party.ids[own].tolist()] == rows["transfer"].to_pylist()
         labels = pa.array([(None, "no", "yes")[at + 1] for at in party.graph.y[own].tolist()])
         assert labels.equals(rows["laundering"].combine_chunks())
+
+
+def test_tables_whose_accounts_name_their_banks_have_the_borders_of_the_graphs(tmp_path):
+    pytest.importorskip("duckdb")
+    options = {**SMALL, "parties": 2}
+    folders = ledgers.write(tmp_path / "out", seed=0, **options)
+    source = DatabaseSource([folders[0].parent / "*"], "transfers.laundering", owners=["accounts.account=bank"])
+    create_databases(tmp_path / "banks", source)
+    parties = Ledgers(**options, borders=True).load(0).parties
+    for party, read in zip(parties, PartyFolders(path=str(tmp_path / "banks")).load(0).parties, strict=True):
+        assert read.border.owners == party.border.owners
+        assert len(read.border) == len(party.border)
+        ends = [torch.stack([each.ids[each.border.inner], each.border.outer]) for each in (party, read)]
+        counts = [each.unique(dim=1, return_counts=True)[1].sort().values for each in ends]
+        assert torch.equal(*counts)
+        assert read.nodes == party.nodes
 
 
 def test_no_pattern_at_all_is_one_line():

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from databases import bank_draft, dated_draft, days
+from databases import bank_draft, crossing_drafts, dated_draft, days
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.reading import check_folder
 from isthmus.data.ids import hash_ids
+from isthmus.data.party import pool_parties
 from isthmus.errors import IsthmusError
 from party_folders import Draft, lines, load_folders, read, report
 
@@ -412,3 +413,101 @@ def test_without_labels_splits_are_not_complained_about(tmp_path):
     assert [each for each in notes if "label" in each] == [
         "note: transfers.parquet: column 'bad' labels no row: no item can be learned"
     ]
+
+
+# ---- rows that other parties hold
+
+
+def edges_by_id(party):
+    """The edges of a party, each as the ids of its ends, its type and its features."""
+    source, target = party.ids[party.graph.edge_index]
+    features = party.graph.get("edge_attr")
+    features = [()] * party.edges if features is None else [tuple(row) for row in features.tolist()]
+    return sorted(zip(source.tolist(), target.tolist(), party.graph.edge_type.tolist(), features, strict=True))
+
+
+@pytest.mark.parametrize(
+    "kind", [{}, {"stubs": True}, {"dated": True}, {"dated": True, "stubs": True}, {"as_edges": True}], ids=str
+)
+def test_parties_with_borders_have_together_the_graph_of_all_rows(tmp_path, kind):
+    *banks, every = crossing_drafts(**kind)
+    parties = load_folders(write(tmp_path / "banks", *banks)).parties
+    (whole,) = load_folders(write(tmp_path / "all", every)).parties
+    for party in parties:
+        accounts = whole.ids[whole.graph.node_type == 0]
+        assert len(party.border.arriving) > 5
+        assert not torch.isin(party.border.outer, party.ids).any()
+        assert torch.isin(party.border.outer, accounts).all()
+    pooled = pool_parties(parties)
+    assert edges_by_id(pooled) == edges_by_id(whole)
+    one, two = (each.graph.x[torch.argsort(each.ids)] for each in (pooled, whole))
+    assert torch.equal(one, two)
+    within = [edge for party in parties for edge in edges_by_id(party)]
+    assert len(within) == len(set(within)), "an edge is at two parties"
+    assert len(within) == (whole.edges if not kind.get("as_edges") else len(set(edges_by_id(whole)) & set(within)))
+
+
+def test_banks_that_name_holders_have_no_problem(tmp_path):
+    for kind in ({}, {"stubs": True}, {"dated": True}, {"as_edges": True}):
+        assert reports(write(tmp_path / str(kind), *crossing_drafts(**kind)[:2])) == {"north": [], "south": []}
+
+
+def test_keys_without_a_row_and_without_a_holder_are_errors(tmp_path):
+    north, south, _ = crossing_drafts()
+    banks = north.tables["transfers.parquet"]["to_bank"]
+    first = banks.index("south")
+    lost = north.put("to_bank", [None if at == first else each for at, each in enumerate(banks)], "transfers.parquet")
+    own = banks.index("north")
+    claimed = north.put(
+        "to_bank", ["south" if at == own else each for at, each in enumerate(banks)], "transfers.parquet"
+    )
+    stranger = north.with_settings(partners=["west"])
+    moved = south.put("id", ["B9", *south.tables["accounts.parquet"]["id"][1:]], "accounts.parquet")
+    moved.tables["transfers.parquet"]["from_bank"] = ["north"] * len(moved.tables["transfers.parquet"]["id"])
+    row = f"transfers.parquet, row {first + 1}"
+    assert report(lost, tmp_path / "lost") == [
+        f"{row}: column 'to_account' names rows that 'accounts' lacks: add the row, or fill in 'to_bank'"
+    ]
+    (found,) = report(claimed, tmp_path / "claimed")
+    assert f"row {own + 1}: column 'to_bank' names another holder of the row than 'accounts' does" in found
+    assert "column 'from_bank' names an unknown owner: party.toml lists west" in report(stranger, tmp_path / "s")[0]
+    assert report(north.with_settings(partners=None), tmp_path / "none")[0].endswith("lists no 'partners'")
+
+
+def test_rows_that_their_holder_lacks_and_rows_at_one_side_only_are_told(tmp_path):
+    north, south, _ = crossing_drafts()
+    accounts = south.tables["accounts.parquet"]["id"]
+    named = north.tables["transfers.parquet"]
+    gone = next(each for each in named["to_account"] if each in accounts)
+    for column, file in (
+        ("id", "accounts.parquet"),
+        ("from_account", "transfers.parquet"),
+        ("to_account", "transfers.parquet"),
+    ):
+        south = south.put(column, ["B9" if each == gone else each for each in south.tables[file][column]], file)
+    found = reports(write(tmp_path / "lacks", north, south))["north"]
+    assert any("the other end is not a node of its owner 'south'" in each for each in found)
+    north, south, _ = crossing_drafts()
+    kept = [at for at, each in enumerate(south.tables["transfers.parquet"]["from_bank"]) if each == "south"]
+    for column, values in south.tables["transfers.parquet"].items():
+        south = south.put(column, [values[at] for at in kept], "transfers.parquet")
+    (note,) = reports(write(tmp_path / "one side", north, south))["north"]
+    assert "party 'south' does not list this edge: both sides should" in note
+
+
+def test_features_of_rows_that_others_hold_are_not_checked(tmp_path):
+    draft = crossing_drafts(stubs=True)[0]
+    accounts = draft.tables["accounts.parquet"]
+    wrong = accounts["bank"].index("north", accounts["bank"].index("south"))
+    size = [None if at == wrong else each for at, each in enumerate(accounts["size"])]
+    (found,) = report(draft.put("size", size, "accounts.parquet"), tmp_path / "a")
+    assert found.startswith(f"accounts.parquet, row {wrong + 1}: column 'size'")
+
+
+def test_owners_of_what_is_no_key_are_one_line(tmp_path):
+    draft = with_table(crossing_drafts()[0], "transfers", owners={"amount": "to_bank"})
+    assert report(draft, tmp_path / "a") == [
+        "party.toml: tables.transfers.owners.amount: it is no key of this table, nor does it refer to another"
+    ]
+    own = with_table(crossing_drafts()[0], "accounts", ids="own")
+    assert 'set ids = "shared" there' in report(own, tmp_path / "b")[0]

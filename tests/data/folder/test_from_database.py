@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from databases import bank_draft, dated_draft
+from databases import bank_draft, crossing_drafts, dated_draft
 from isthmus.data.folder.from_database import DatabaseSource, create_databases
 from isthmus.data.folder.from_tables import UnusableFolder
 from isthmus.data.folder.reading import check_folder
@@ -254,3 +254,21 @@ def test_wrong_options_are_one_line(tmp_path, options, error):
         create(tmp_path / "north", write_csv(tmp_path / "in", bank()), **options)
     assert error in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_owners_and_partners_are_written(tmp_path):
+    drafts = {draft.settings["name"]: draft for draft in crossing_drafts()[:2]}
+    for name, draft in drafts.items():
+        write_csv(tmp_path / "in" / name, {file.removesuffix(".parquet"): each for file, each in draft.tables.items()})
+    owners = ["transfers.from_account=from_bank", "transfers.to_account=to_bank"]
+    create(tmp_path / "banks", tmp_path / "in" / "*", owners=owners)
+    north = settings_of(tmp_path / "banks" / "north")
+    assert north["tables"]["transfers"]["owners"] == {"from_account": "from_bank", "to_account": "to_bank"}
+    assert "from_bank" not in north["tables"]["transfers"]["columns"]
+    assert (north["partners"], settings_of(tmp_path / "banks" / "south")["partners"]) == (["south"], ["north"])
+    create(tmp_path / "alone" / "south", tmp_path / "in" / "south", label="", like=tmp_path / "banks" / "north")
+    assert settings_of(tmp_path / "alone" / "south")["partners"] == ["north"]
+    with pytest.raises(IsthmusError, match=r"--owner a=b: write --owner TABLE.KEY=COLUMN"):
+        create(tmp_path / "x", tmp_path / "in" / "north", owners=["a=b"])
+    with pytest.raises(IsthmusError, match="table 'transfers' has no column 'from_bnk'"):
+        create(tmp_path / "x", tmp_path / "in" / "north", owners=["transfers.from_account=from_bnk"])

@@ -11,13 +11,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 from pydantic import Field
+from torch_geometric.data import HeteroData
 
 from isthmus.data.datasets import laundering
 from isthmus.data.datasets.laundering import DAY, PATTERNS, YEAR, Town, Transfers
 from isthmus.data.datasets.payments import LABELS, Payments, edges_to, features, one_hot, positions
 from isthmus.data.matrices import Bools, Ints
-from isthmus.data.party import Party
+from isthmus.data.party import Border, Party
 from isthmus.data.pool import DataSet, Pool, Share, check_shares, numpy_generator
+from isthmus.data.schema import Schema
 
 BEGIN = datetime(2024, 1, 1)
 """When the period begins: a Monday."""
@@ -66,6 +68,9 @@ class Ledgers(DataSet):
     history: int = Field(3, ge=1)
     """How many earlier transfers of each kind a transfer reads: those sent and those received by its sender and by its
     receiver."""
+    borders: bool = False
+    """Whether each bank joins transfers by its own accounts only, of which it knows all transfers, and other banks'
+    accounts are across its border. Otherwise it joins by all accounts, as far as it knows their transfers."""
     train: Share = 0.6
     """Share of the days to train on, the first ones."""
     val: Share = 0.15
@@ -101,9 +106,8 @@ class Ledgers(DataSet):
         return {f"bank-{bank}": _tables(bank, town, transfers) for bank in range(self.parties)}
 
     def _party(self, bank: int, town: Town, payments: Payments) -> Party:
-        graph = payments.graph(
-            bank, self.history, self.train * self.days * DAY, (self.train + self.val) * self.days * DAY
-        )
+        train_until, val_until = self.train * self.days * DAY, (self.train + self.val) * self.days * DAY
+        graph = payments.graph(bank, self.history, train_until, val_until, borders=self.borders)
         at, accounts, customers = (
             payments.known_to(bank),
             _own(town.accounts.bank, bank),
@@ -122,7 +126,27 @@ class Ledgers(DataSet):
         edges_to(graph, ("customer", "holds", "account"), (holder, np.arange(accounts.size)))
         first_account, first_customer = payments.time.size, payments.time.size + town.accounts.bank.size
         ids = {"payment": at, "account": first_account + accounts, "customer": first_customer + customers}
-        return Party.of_graph(f"bank-{bank}", graph, ids={name: torch.from_numpy(own) for name, own in ids.items()})
+        all_ids = {name: torch.from_numpy(own) for name, own in ids.items()}
+        border = self._border(bank, town, payments, graph, all_ids) if self.borders else None
+        return Party.of_graph(f"bank-{bank}", graph, ids=all_ids, border=border)
+
+    def _border(
+        self, bank: int, town: Town, payments: Payments, graph: HeteroData, ids: Mapping[str, torch.Tensor]
+    ) -> Border:
+        """The edges from accounts at other banks to transfers; nobody but these banks knows more of them."""
+        schema, at = Schema.of([graph]), ids["payment"].numpy()
+        parts = []
+        for role, ends in (("sender", payments.sender), ("receiver", payments.receiver)):
+            row = np.flatnonzero(town.accounts.bank[ends[at]] != bank)
+            kind = schema.edge_types.index(("account", f"is its {role}", "payment"))
+            parts.append(np.stack([row, ends[at[row]], np.full(row.size, kind)]))
+        row, account, kind = torch.from_numpy(np.concatenate(parts, axis=1))
+        before = len(ids["account"]) + len(ids["customer"])  # nodes are sorted by the names of their types
+        others = [each for each in range(self.parties) if each != bank]
+        owner = torch.from_numpy(np.searchsorted(others, town.accounts.bank[account.numpy()]))
+        names = tuple(f"bank-{each}" for each in others)
+        nothing = torch.zeros(row.numel(), schema.edge_width)
+        return Border(row + before, account + payments.time.size, owner, names, edge_type=kind, edge_attr=nothing)
 
 
 def tables(seed: int = 0, **options: Any) -> dict[str, dict[str, pa.Table]]:

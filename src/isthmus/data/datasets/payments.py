@@ -52,19 +52,25 @@ class Payments:
         """Positions of the payments that a bank sends or receives, ascending."""
         return np.flatnonzero((self.bank == bank) | (self.other_bank == bank))
 
-    def graph(self, bank: int, last: int, train_until: float, val_until: float) -> HeteroData:
+    def graph(self, bank: int, last: int, train_until: float, val_until: float, *, borders: bool = False) -> HeteroData:
         """The payments that a bank knows, joined by `history`; the bank classifies those that it sends.
 
         A payment from another bank is a node, for payments that follow it, and has no label here.
+
+        Arguments:
+            borders: leave it to each bank to join payments by its own accounts, whose payments it knows all.
         """
         at = self.known_to(bank)
         own, time = self.bank[at] == bank, self.time[at]
+        sender, receiver = self.sender[at], self.receiver[at]
+        if borders:
+            sender, receiver = np.where(own, sender, -1), np.where(self.other_bank[at] == bank, receiver, -1)
         graph = HeteroData()
         graph["payment"].x = torch.from_numpy(self.x[at])
         graph["payment"].y = torch.from_numpy(np.where(own, self.launders[at].astype(np.int64), -1))
         for name, mask in split_by_date(time, train_until, val_until).items():
             graph["payment"][f"{name}_mask"] = torch.from_numpy(mask & own)
-        for kind, (edges, columns) in history(time, self.sender[at], self.receiver[at], self.amount[at], last).items():
+        for kind, (edges, columns) in history(time, sender, receiver, self.amount[at], last).items():
             graph[kind].edge_index, graph[kind].edge_attr = edges, columns
         return graph
 

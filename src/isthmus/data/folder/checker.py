@@ -13,12 +13,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.data.folder.arrow import blank_to_null, is_present, is_text, to_array, to_texts, wrong_type
-from isthmus.data.folder.problems import Mask, Problem, at_rows, merge
-from isthmus.data.folder.settings import PartyFile
+from isthmus.data.folder.arrow import (
+    blank_to_null,
+    is_present,
+    is_text,
+    positions_in,
+    to_array,
+    to_texts,
+    wrong_type,
+)
+from isthmus.data.folder.problems import Mask, Problem, at_rows, join_names, merge
+from isthmus.data.folder.settings import FILE, PartyFile
 from isthmus.data.ids import hash_ids
 
 Positions = NDArray[np.int64]
+HERE, UNKNOWN = -1, -2
+"""Owners of a node: this party, and a party that `party.toml` does not list."""
 
 
 class Checker:
@@ -76,6 +86,23 @@ class Checker:
             return values
         self.add(wrong_type(file, column, values.type, wanted))
         return None
+
+    def owners(self, file: str, table: Any, column: str) -> Positions:
+        """Return for every row the position in `partners` of the party that a column names, or `HERE`, or `UNKNOWN`."""
+        if not has_column(table, column):
+            return np.full(table.num_rows, HERE)
+        values = self.values(file, table, column, is_text, "names of parties")
+        if values is None:
+            return np.full(table.num_rows, UNKNOWN)
+        partners = self.settings.partners or []
+        owner = positions_in(to_texts(values), pa.array([*partners, self.settings.name], pa.string()))
+        known = f"{FILE} lists {join_names(partners)} as partners" if partners else f"{FILE} lists no 'partners'"
+        unknown = (owner < 0) & is_present(values)
+        what = "unknown owner" if column == "owner" else f"column '{column}' names an unknown owner"
+        self.add(*at_rows(file, f"{what}: {known}", unknown))
+        owner[(owner < 0) | (owner == len(partners))] = HERE
+        owner[unknown] = UNKNOWN
+        return owner
 
     def hashes(self, ids: Any) -> bool:
         """Whether these ids are hashed; without a key, whole numbers stay as they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.data.folder.arrow import blank_to_null, is_present, is_text, positions_in, to_array, to_texts, wrong_type
-from isthmus.data.folder.checker import has_column, repeated
+from isthmus.data.folder.checker import HERE, Positions, has_column, repeated
 from isthmus.data.folder.columns import Date
 from isthmus.data.folder.dates import DAY, READABLE, UNKNOWN, Moments, is_date, moment_of, read_dates, text_of
 from isthmus.data.folder.labels import ItemChecker
@@ -33,6 +34,7 @@ from isthmus.data.folder.settings import FILE, PartyFile
 from isthmus.data.folder.table import Table
 from isthmus.data.history import Codes, last_before
 from isthmus.data.ids import hash_ids
+from isthmus.data.party import Border
 from isthmus.data.schema import EdgeType
 
 Rows = NDArray[np.int64]
@@ -57,6 +59,26 @@ class TypedEdges:
 
 
 @dataclass(frozen=True, eq=False)
+class Across:
+    """Edges of one type between rows of this party and rows that others hold.
+
+    Arguments:
+        inner: positions of this party's rows in their table, `[edges]`.
+        outer: numbers of the other ends, as in `Database.ids`, `[edges]`.
+        owner: positions in `partners` of the parties that hold these, `[edges]`.
+        rows, file_rows: rows of the table that has the key: in `Database.tables`, and in its file from 0, `[edges]`.
+        leaves: whether they run from this party's rows to the others.
+    """
+
+    inner: Rows
+    outer: Tensor
+    owner: Rows
+    rows: Rows
+    file_rows: Rows
+    leaves: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Database:
     """The checked content of several tables.
 
@@ -67,6 +89,7 @@ class Database:
         ids: by table of nodes, a number for each row, the same at every party that has the row.
         names: the keys of the rows with labels, or their row numbers from 1.
         moments: by dated table the moment of each row.
+        across: edges to and from rows that other parties hold.
     """
 
     tables: dict[str, Table]
@@ -75,6 +98,7 @@ class Database:
     ids: dict[str, Tensor]
     names: Any
     moments: dict[str, Moments]
+    across: Sequence[tuple[EdgeType, Across]]
 
     @property
     def nodes(self) -> int:
@@ -95,7 +119,23 @@ class Database:
 
     def outline(self) -> Database:
         """The database without features and edges."""
-        return replace(self, tables={}, edges={}, moments={}, names=None)
+        return replace(self, tables={}, edges={}, moments={}, names=None, across=())
+
+    def border(self, owners: Sequence[str]) -> tuple[Border, Tensor]:
+        """Return the edges across the border, without their features, and the row of the key of each, from 1."""
+        starts = dict(zip(self.ids, accumulate((len(each) for each in self.ids.values()), initial=0), strict=False))
+        parts: list[list[Tensor]] = [[torch.empty(0, dtype=torch.long)] for _ in range(6)]
+        for kind, each in self.across:
+            count = len(each.inner)
+            inner = torch.from_numpy(each.inner) + starts[kind[0] if each.leaves else kind[2]]
+            of_type = torch.full((count,), list(self.edges).index(kind))
+            more = (torch.full((count,), int(each.leaves)), torch.from_numpy(each.file_rows + 1))
+            for part, values in zip(
+                parts, (inner, each.outer, torch.from_numpy(each.owner), of_type, *more), strict=True
+            ):
+                part.append(values)
+        inner, outer, owner, of_type, leaving, rows = (torch.cat(part) for part in parts)
+        return Border(inner, outer, owner, tuple(owners), edge_type=of_type, leaving=leaving.bool()), rows
 
 
 class DatabaseReader(ItemChecker):
@@ -110,6 +150,8 @@ class DatabaseReader(ItemChecker):
         self.keys: dict[str, Any] = {}
         self.foreign: dict[str, dict[str, Any]] = {}
         self.times: dict[str, Moments] = {}
+        self.holders: dict[tuple[str, str], Positions] = {}
+        """By table and column of keys the position in `partners` of who holds each key's row, or `HERE`."""
 
     @property
     def ignore(self) -> Sequence[str]:
@@ -146,7 +188,7 @@ class DatabaseReader(ItemChecker):
     def _read_table(self, name: str, table: TableSettings) -> None:
         file, columns = f"{name}.parquet", table_columns(self.columns, name)
         features = [each for column, kind in columns.items() for each in kind.file_columns(column)]
-        needed = [each for each in (table.key, *table.foreign, table.time) if each is not None]
+        needed = [each for each in (table.key, *table.foreign, table.time, *table.owners.values()) if each is not None]
         if name == self.settings.items_table:
             labels = (self.label_column, self.split_column, self.settings.label_time, *(self.settings.tasks or ()))
             needed += [each for each in labels if each]
@@ -161,6 +203,8 @@ class DatabaseReader(ItemChecker):
                 what = f"column '{table.key}' repeats an earlier key: make keys unique"
                 self.add(*at_rows(file, what, repeated(keys)))
                 self.keys[name] = keys
+            if table.key in table.owners:
+                self.holders[name, KEY] = self.owners(file, found, table.owners[table.key])
         if table.time is not None and has_column(found, table.time):
             times = self._dates(file, found.column(table.time), table.time, missing_too=True)
             if times is not None:
@@ -199,14 +243,30 @@ class DatabaseReader(ItemChecker):
             )
             self.add(Problem(file, what))
             return
-        dangling = (positions_in(to_texts(values), to_texts(keys)) < 0) & is_present(values)
-        if dangling.any():
+        at = positions_in(to_texts(values), to_texts(keys))
+        dangling = (at < 0) & is_present(values)
+        in_table = self.holders.get((other, KEY))
+        if in_table is not None:
+            self.holders[name, column] = np.append(in_table, HERE)[at]
+        if (owners := self.settings.tables[name].owners.get(column)) is not None:
+            named = self.owners(file, self.tables[name], owners)
+            what = f"column '{column}' names rows that '{other}' lacks: add the row, or fill in '{owners}'"
+            self.add(*at_rows(file, what, dangling & (named == HERE)))
+            found = self.holders.get((name, column), np.full(at.size, HERE))
+            what = f"column '{owners}' names another holder of the row than '{other}' does: correct one"
+            self.add(*at_rows(file, what, (at >= 0) & (named >= HERE) & (named != found)))
+            self.holders[name, column] = np.where(at >= 0, found, named)
+        elif dangling.any():
             first = values[int(np.flatnonzero(dangling)[0])].as_py()
             what = f"column '{column}' names rows that '{other}' lacks, such as '{first}': no edge joins them"
             self.add(*at_rows(file, what, dangling, severe=False))
 
     def _check_features(self, name: str) -> None:
-        file, table = f"{name}.parquet", self.tables[name]
+        file, table, own = f"{name}.parquet", self.tables[name], self._own_rows(name)
+        times = self.times.get(name)
+        first = len(self.problems)
+        if own is not None:  # of rows that others hold the features are not known
+            table, times = table.take(own), None if times is None else times[own]
         for column, kind in table_columns(self.columns, name).items():
             is_time = isinstance(kind, Date) and column == self.settings.tables[name].time  # it is checked already
             if is_time or not all(has_column(table, each) for each in kind.file_columns(column)):
@@ -214,11 +274,18 @@ class DatabaseReader(ItemChecker):
             for self.before, block in kind.blocks(column, table):
                 self.add(*kind.check(column, block, file))
             self.before = 0
-            if isinstance(kind, Date) and name in self.times:
+            if isinstance(kind, Date) and times is not None:
                 values = blank_to_null(table.column(column))
-                later = read_dates(values)[0] > self.times[name] if is_date(values.type) else np.zeros(0, dtype=bool)
+                later = read_dates(values)[0] > times if is_date(values.type) else np.zeros(0, dtype=bool)
                 what = f"column '{column}' is later than the row's own date: it may give the answer away"
                 self.add(*at_rows(file, what, later, severe=False))
+        if own is not None:
+            self.problems[first:] = [each.placed(own) for each in self.problems[first:]]
+
+    def _own_rows(self, name: str) -> Rows | None:
+        """Return the rows of a table that this party holds, None if all."""
+        holders = self.holders.get((name, KEY))
+        return None if holders is None or bool((holders == HERE).all()) else np.flatnonzero(holders == HERE)
 
     def _check_labels(self, items: str, y: Tensor) -> None:
         """Report labels on no row, and labels that became known later than their rows may see."""
@@ -264,13 +331,15 @@ class DatabaseReader(ItemChecker):
         return moments
 
     def _keep(self, moments: dict[str, Moments]) -> dict[str, Tensor]:
-        """Return masks of the rows dated before `until`."""
+        """Return masks of the rows that this party holds, dated before `until`."""
         until = None if self.settings.until is None else moment_of(self.settings.until)
         kept: dict[str, Tensor] = {}
         for name, table in self.tables.items():
             mask = np.ones(table.num_rows, dtype=bool)
             if until is not None and name in moments:
                 mask = moments[name] < until
+            if (own := self._own_rows(name)) is not None:
+                mask &= np.isin(np.arange(mask.size), own)
             kept[name] = torch.from_numpy(mask)
         return kept
 
@@ -300,10 +369,11 @@ class DatabaseReader(ItemChecker):
         for name, at in rows.items():
             if at.size < self.tables[name].num_rows:
                 self.tables[name] = self.tables[name].take(at)
-                moments = {**moments, name: moments[name][at]}
+                moments = {each: of[at] if each == name else of for each, of in moments.items()}
                 self.keys = {
                     each: keys.take(pa.array(at)) if each == name else keys for each, keys in self.keys.items()
                 }
+                self.holders = {each: of[at] if each[0] == name else of for each, of in self.holders.items()}
                 columns = self.foreign.get(name, {})
                 self.foreign[name] = {column: values.take(pa.array(at)) for column, values in columns.items()}
         items = self.settings.items_table
@@ -311,13 +381,47 @@ class DatabaseReader(ItemChecker):
         ids = {name: self._numbers(name, rows[name]) for name in nodes}
         names = self.keys[items] if items in self.keys else pa.array(rows[items] + 1)
         edges = dict(self._edges(moments))
-        return Database({name: self.tables[name] for name in sorted(self.tables)}, edges, items, ids, names, moments)
+        tables = {name: self.tables[name] for name in sorted(self.tables)}
+        return Database(tables, edges, items, ids, names, moments, list(self._across(rows)))
 
     def _numbers(self, name: str, rows: Rows) -> Tensor:
         """Return a number for each row: of its table and key, or of the party and the row."""
         if name in self.keys and self.settings.tables[name].ids != "own":
-            return hash_ids((f"{name}:{key}" for key in to_texts(self.keys[name]).to_pylist()), self.key)
+            return self._numbers_of(name, self.keys[name])
         return hash_ids((f"{self.settings.name}:{name}:{row}" for row in rows.tolist()), self.key)
+
+    def _numbers_of(self, name: str, keys: Any) -> Tensor:
+        return hash_ids((f"{name}:{key}" for key in to_texts(keys).to_pylist()), self.key)
+
+    def _across(self, file_rows: dict[str, Rows]) -> Iterator[tuple[EdgeType, Across]]:
+        """Yield the edges of keys that name rows of other parties.
+
+        The row with the key is at this party and at the other one, which has the edge within: none leaves. An edge that
+        is a row itself is at both parties, and at each it arrives or leaves.
+        """
+        for relation in relations(self.settings):
+            name, column = relation.type[2], relation.target
+            if relation.how == "referred":
+                at = np.flatnonzero(self._holder(name, column) >= 0)
+                yield relation.type, self._across_to(name, column, at, at, file_rows)
+            elif relation.how in ("edges", "back"):
+                ends = (relation.source, relation.target)
+                for own, other, leaves in ((ends[1], ends[0], False), (ends[0], ends[1], True)):
+                    row = self._row_of(relation.table, own)
+                    at = np.flatnonzero((row >= 0) & (self._holder(relation.table, other) >= 0))
+                    yield relation.type, self._across_to(relation.table, other, at, row[at], file_rows, leaves=leaves)
+
+    def _across_to(
+        self, name: str, column: str, at: Rows, inner: Rows, file_rows: dict[str, Rows], *, leaves: bool = False
+    ) -> Across:
+        """Return the edges between own rows and those that a column of these rows names."""
+        keys = self.foreign[name][column].take(pa.array(at))
+        outer = self._numbers_of(self.settings.tables[name].foreign[column], keys)
+        return Across(inner, outer, self._holder(name, column)[at], at, file_rows[name][at], leaves)
+
+    def _holder(self, name: str, column: str) -> Positions:
+        """Return the position in `partners` of who holds the row of each key, or `HERE`."""
+        return self.holders.get((name, column), np.full(self.tables[name].num_rows, HERE))
 
     def _edges(self, moments: dict[str, Moments]) -> Iterator[tuple[EdgeType, TypedEdges]]:
         wanted = relations(self.settings)
@@ -368,7 +472,14 @@ class DatabaseReader(ItemChecker):
         return found
 
     def _key_values(self, name: str, column: str) -> Any:
-        return self.keys[name] if column == KEY else self.foreign[name][column]
+        """Return the keys by which rows are joined in time: of rows of this party, or of no party that is known.
+
+        Whoever holds a key's row has all rows with the key and joins them; another party has only some.
+        """
+        if column == KEY:
+            return self.keys[name]
+        values = self.foreign[name][column]
+        return pc.if_else(pa.array(self._holder(name, column) >= 0), pa.scalar(None, values.type), values)
 
 
 def _stack(source: Rows, target: Rows) -> Tensor:

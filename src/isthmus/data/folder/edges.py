@@ -16,20 +16,15 @@ from isthmus.data.folder.arrow import (
     exceeds_float32,
     is_numeric,
     is_present,
-    is_text,
     positions_in,
     to_floats,
-    to_texts,
 )
-from isthmus.data.folder.checker import Checker, Positions, has_column, same_type
-from isthmus.data.folder.problems import MAX_LISTED, Mask, Problem, at_rows, join_names
-from isthmus.data.folder.settings import FILE
+from isthmus.data.folder.checker import HERE, Checker, Positions, same_type
+from isthmus.data.folder.problems import MAX_LISTED, Mask, Problem, at_rows
 from isthmus.data.folder.table import EDGES, NODES, Table
 from isthmus.data.mapped import Arrays, Series, repeats
 from isthmus.data.party import Border
 
-HERE, UNKNOWN = -1, -2
-"""Owners of an edge's other end: this party, and a party that `party.toml` does not list."""
 COLUMNS = ("source", "target", "weight", "owner")
 ROWS = 1 << 21
 """Rows of edges in a block: each block looks its ends up among all ids, which costs as much as the ids are many."""
@@ -123,7 +118,7 @@ class EdgeChecker(Checker):
         """Return a block of rows, or None if their ends cannot be read."""
         source = self.ids(EDGES, table, "source", unique=False)
         target = self.ids(EDGES, table, "target", unique=False)
-        weight, owner = self._weights(table), self._owners(table)
+        weight, owner = self._weights(table), self.owners(EDGES, table, "owner")
         if source is None or target is None or ids is None:
             return None
         if not (same_type(source, ids) and same_type(target, ids)):
@@ -153,22 +148,6 @@ class EdgeChecker(Checker):
         wrong = exceeds_float32(number) | (np.isnan(number) & is_present(values))
         self.add(*at_rows(EDGES, "column 'weight' is not a finite number: correct it", wrong))
         return number
-
-    def _owners(self, table: Any) -> Positions:
-        """Return for every edge the position in `partners` of the other end's owner, or `HERE`, or `UNKNOWN`."""
-        if not has_column(table, "owner"):
-            return np.full(table.num_rows, HERE)
-        values = self.values(EDGES, table, "owner", is_text, "names of parties")
-        if values is None:
-            return np.full(table.num_rows, UNKNOWN)
-        partners = self.settings.partners or []
-        owner = positions_in(to_texts(values), pa.array([*partners, self.settings.name], pa.string()))
-        known = f"{FILE} lists {join_names(partners)} as partners" if partners else f"{FILE} lists no 'partners'"
-        unknown = (owner < 0) & is_present(values)
-        self.add(*at_rows(EDGES, f"unknown owner: {known}", unknown))
-        owner[(owner < 0) | (owner == len(partners))] = HERE
-        owner[unknown] = UNKNOWN
-        return owner
 
     def _check_within_graphs(self, edges: _Rows, graph: Positions) -> None:
         here = (edges.source_at >= 0) & (edges.target_at >= 0)

@@ -193,6 +193,18 @@ class Encoding:
         ]
         return graph, torch.cat(masks).nonzero().squeeze(1)
 
+    def encode_across(self, database: Database, schema: Schema, key: bytes | None) -> Tensor:
+        """Return the features of the edges across the border, in the order of `Database.border`."""
+        found = [torch.empty(0, schema.edge_width)]
+        for kind, each in database.across:
+            own = torch.zeros(len(each.inner), schema.edge_width)
+            columns = schema.edge_columns(schema.edge_types.index(kind))
+            if columns.stop > columns.start:
+                table = database.edges[kind].table
+                own[:, columns] = self._encode_table(table, database.tables[table], key)[each.rows]
+            found.append(own)
+        return torch.cat(found)
+
     def _encode_table(self, name: str, table: Table, key: bytes | None) -> Tensor:
         """Return the features of a table's rows."""
         blocks = []

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from isthmus import store, toml
-from isthmus.data.folder.arrow import blank_to_null, is_present, to_plain
+from isthmus.data.folder.arrow import blank_to_null, is_present, to_plain, to_texts
 from isthmus.data.folder.dates import DAY, UNKNOWN, read_dates, text_of
 from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, label_settings
 from isthmus.data.folder.guessing import Guess, comments_of, guess_tables
@@ -42,6 +43,7 @@ class DatabaseSource:
         split: column of the label's table with train, val, test.
         classes: the number of classes, or their names; by default, those that the labels show.
         ids: `own` if keys mean nothing to other parties, `shared` if the same key is the same row at all of them.
+        owners: columns that name the party which holds the row of a key, each `TABLE.KEY=COLUMN`.
         ignore: columns to leave out, `COLUMN` or `TABLE.COLUMN`.
         like: another party's folder or `party.toml`, whose settings to use.
     """
@@ -52,6 +54,7 @@ class DatabaseSource:
     split: str = ""
     classes: int | Sequence[str] = 0
     ids: str | None = None
+    owners: Sequence[str] = ()
     ignore: Sequence[str] = ()
     like: Path | None = None
 
@@ -87,7 +90,7 @@ def create_databases(
             for table in shared["tables"] if like else own:
                 if table in own:
                     write_table(new / f"{table}.parquet", own[table])
-            settings = {"format": FORMAT, "name": party, **shared}
+            settings = {"format": FORMAT, "name": party, **shared, "partners": _partners(party, own, shared["tables"])}
             store.write(new / FILE, toml.dumps(settings, comments) + SUGGESTED)
         checked = check_folders(new_folder)[1]
         problems = {folder / path.relative_to(new_folder): found for path, found in checked.items()}
@@ -172,8 +175,14 @@ def _like(source: DatabaseSource) -> dict[str, Any]:
     other = read_like(source.like)
     if not other.tables:
         raise _error(f"--like {source.like}: that party has no several tables: make this one with --nodes and --edges")
-    if source.classes or source.tasks or source.split or (source.label and source.label != other.label):
-        raise _error(f"--like {source.like} brings label, tasks, classes and split: leave them out")
+    if (
+        source.classes
+        or source.tasks
+        or source.split
+        or source.owners
+        or (source.label and source.label != other.label)
+    ):
+        raise _error(f"--like {source.like} brings label, tasks, classes, split and owners: leave them out")
     fields = {"labels", "classes", "tasks", *DatabaseSettings.model_fields}
     included = fields | ({"ids"} if source.ids is None else set())
     shared = other.model_dump(include=included, by_alias=True, exclude_unset=True)
@@ -197,8 +206,10 @@ def _settings(
         for name, each in first.items()
     }
     items, label = _label(all_rows, source)
-    taken = [each for each in (label, source.split.rpartition(".")[2], *source.tasks) if each]
-    guesses = guess_tables(all_rows, {items: taken})
+    owners = _owners(all_rows, source)
+    taken = {name: list(columns.values()) for name, columns in owners.items()}
+    taken.setdefault(items, []).extend(each for each in (label, source.split.rpartition(".")[2], *source.tasks) if each)
+    guesses = guess_tables(all_rows, taken)
     rows = all_rows[items].table
     labels = label_settings(
         rows.select([label]).rename_columns(["label"]) if label else rows,
@@ -211,7 +222,7 @@ def _settings(
         "ids": source.ids,
         "split": source.split.rpartition(".")[2] or None,
         **dates,
-        "tables": {name: _as_settings(guess) for name, guess in guesses.items()},
+        "tables": {name: _as_settings(guess, owners.get(name)) for name, guess in guesses.items()},
     }
     return settings, {**comments, **dict(comments_of(guesses))}
 
@@ -232,6 +243,36 @@ def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[s
     if not is_present(blank_to_null(tables[items].table.column(column or source.tasks[0]))).any():
         raise _error(f"--label {source.label}: no row has a value: name another column")
     return items, column
+
+
+def _owners(tables: Mapping[str, SourceTable], source: DatabaseSource) -> dict[str, dict[str, str]]:
+    """Return by table its columns of keys with the columns that name the holders of the keys' rows."""
+    found: dict[str, dict[str, str]] = {}
+    for each in source.owners:
+        where, _, column = each.partition("=")
+        name, _, key = where.partition(".")
+        if not (name and key and column):
+            raise _error(f"--owner {each}: write --owner TABLE.KEY=COLUMN")
+        if name not in tables:
+            raise _error(f"--owner {each}: there is no table '{name}': the tables are {join_names(tables)}")
+        columns = tables[name].table.column_names
+        if unknown := next((one for one in (key, column) if one not in columns), None):
+            raise _error(f"--owner {each}: table '{name}' has no column '{unknown}': {did_you_mean(unknown, columns)}")
+        found.setdefault(name, {})[key] = column
+    return found
+
+
+def _partners(party: str, tables: Mapping[str, pa.Table], settings: Mapping[str, Any]) -> list[str] | None:
+    """Return the other parties that the columns of owners name; None if there are no such columns."""
+    columns = [(name, each) for name, table in settings.items() for each in (table.get("owners") or {}).values()]
+    if not columns:
+        return None
+    named = (
+        to_texts(tables[name].column(column)).drop_null()
+        for name, column in columns
+        if name in tables and column in tables[name].column_names
+    )
+    return sorted({each for values in named for each in pc.unique(values).to_pylist()} - {party})
 
 
 def _split_dates(
@@ -265,7 +306,7 @@ def _split_dates(
     return {name: text_of(cut) for name, cut in zip(names, cuts, strict=True)}, comments
 
 
-def _as_settings(guess: Guess) -> dict[str, Any]:
+def _as_settings(guess: Guess, owners: Mapping[str, str] | None) -> dict[str, Any]:
     return {
         "key": guess.key,
         "time": guess.time,
@@ -273,5 +314,6 @@ def _as_settings(guess: Guess) -> dict[str, Any]:
         "ids": guess.ids,
         "ignore": guess.ignore or None,
         "foreign": guess.foreign or None,
+        "owners": owners,
         "columns": guess.columns or None,
     }

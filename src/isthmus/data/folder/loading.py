@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from isthmus.data.folder.database import Database
 from isthmus.data.folder.encoding import Encoding
 from isthmus.data.folder.problems import Problem, at_rows, summarize_notes
 from isthmus.data.folder.reading import Contents, check_folder
+from isthmus.data.folder.relations import relations
 from isthmus.data.folder.settings import FILE, differences
 from isthmus.data.folder.shared_nodes import problems_of_shared_nodes
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
@@ -115,8 +117,11 @@ def _build_typed(
     graph[database.items].y = contents.y
     for split, mask in splits.items():
         graph[database.items][f"{split}_mask"] = mask
-    schema = encoding.schema(contents.settings)
-    return Party.of_graph(contents.settings.name, graph, ids=contents.ids, structural=structural, schema=schema)
+    schema, border = encoding.schema(contents.settings), contents.border
+    if border is not None and schema.edge_width:
+        border = replace(border, edge_attr=encoding.encode_across(database, schema, key))
+    more: dict[str, Any] = {"ids": contents.ids, "structural": structural, "border": border, "schema": schema}
+    return Party.of_graph(contents.settings.name, graph, **more)
 
 
 def note_on_splits(parties: Sequence[Party]) -> str:
@@ -188,9 +193,10 @@ def _problems_with_owners(contents: Contents, parties: dict[str, Contents]) -> l
     found: list[Problem] = []
 
     def add(what: str, wrong: Tensor, *, severe: bool) -> None:
-        mask = np.zeros(int(rows.max()) if len(border) else 0, dtype=bool)
-        mask[(rows[wrong] - 1).numpy()] = True
-        found.extend(at_rows(EDGES, what, mask, severe=severe))
+        for file, of_file in _by_file(contents):
+            mask = np.zeros(int(rows.max()) if len(border) else 0, dtype=bool)
+            mask[(rows[wrong & of_file] - 1).numpy()] = True
+            found.extend(at_rows(file, what, mask, severe=severe))
 
     for at, name in enumerate(border.owners):
         owner = parties.get(name)
@@ -209,13 +215,24 @@ def _problems_with_owners(contents: Contents, parties: dict[str, Contents]) -> l
     return found
 
 
+def _by_file(contents: Contents) -> list[tuple[str, Tensor]]:
+    """Return the files whose rows are edges across the border, or have the keys of such edges, each with its edges."""
+    assert contents.border is not None
+    kind = contents.border.edge_type
+    if kind is None:
+        return [(EDGES, torch.ones(len(contents.border), dtype=torch.bool))]
+    tables = [each.keyed for each in relations(contents.settings)]
+    of_table = {name: [at for at, each in enumerate(tables) if each == name] for name in sorted(set(tables))}
+    return [(f"{name}.parquet", torch.isin(kind, torch.tensor(at))) for name, at in of_table.items()]
+
+
 def _listed_by(owner: Contents, contents: Contents) -> Tensor:
     """Return a mask of a party's edges across the border that the owner of the other end lists too."""
     assert contents.border is not None
-    if owner.border is None:
+    if owner.border is None or owner.ids is None or contents.ids is None:
         return torch.zeros(len(contents.border), dtype=torch.bool)
-    mine = torch.stack([contents.item_ids[contents.border.inner], contents.border.outer])
-    theirs = torch.stack([owner.border.outer, owner.item_ids[owner.border.inner]])
+    mine = torch.stack([contents.ids[contents.border.inner], contents.border.outer])
+    theirs = torch.stack([owner.border.outer, owner.ids[owner.border.inner]])
     ids, position = torch.unique(torch.cat([mine, theirs], 1), return_inverse=True)
     edge = position[0] * ids.numel() + position[1]
     return torch.isin(edge[: mine.size(1)], edge[mine.size(1) :])

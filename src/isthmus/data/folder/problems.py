@@ -49,6 +49,10 @@ class Problem:
         """Return the problem of a block of rows that begins after so many rows of the file."""
         return replace(self, rows=tuple(row + rows for row in self.rows)) if rows else self
 
+    def placed(self, rows: NDArray[np.int64]) -> Problem:
+        """Return the problem of some rows of a file, of which `rows` are the positions in the file."""
+        return replace(self, rows=tuple(int(rows[row - 1]) + 1 for row in self.rows))
+
 
 def merge(problems: list[Problem], new: Problem) -> None:
     """Add a problem of later rows to a list; the same problem of earlier rows becomes one with it.

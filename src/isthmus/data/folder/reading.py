@@ -51,7 +51,7 @@ class Contents:
         hashed: whether the ids are hashes, of texts or under a key.
         splits: masks over the items; None if whoever runs the study draws the split.
         batch: the graph of every node, if whole graphs are classified.
-        border_rows: for each edge across the border its row in edges.parquet, counts from 1.
+        border_rows: for each edge across the border its row in edges.parquet, or in the table that has its key, from 1.
         files: a hash of the files, if any of their columns is so large that it stays there.
         item_names: the ids of the items as the files have them, an Arrow array.
         first_rows: the numbers of the lowest ids, ascending, and a hash of each one's features, `[2, rows]`, by which
@@ -108,7 +108,7 @@ class Contents:
             edges = sum(each.index.size(1) for each in self.database.edges.values())
             counts = [f"{ids.numel():,} {name}" for name, ids in self.database.ids.items()]
         counts += [f"{edges:,} edges"]
-        counts += [] if self.border is None else [f"{len(self.border):,} across its border"]
+        counts += [] if self.border is None else [f"{len(self.border.arriving):,} across its border"]
         counts += [f"{int(self.labelled.sum()):,} labelled"]
         counts += [f"{int(mask.sum()):,} in {split}" for split, mask in (self.splits or {}).items()]
         return ", ".join(counts)
@@ -194,10 +194,13 @@ class _Reader(ItemChecker):
             return None
         database, y, splits = read
         none = torch.empty(2, 0, dtype=torch.long)
+        partners = self.settings.partners
+        border, border_rows = (None, None) if partners is None else database.border(partners)
         ids = torch.cat(list(database.ids.values()))
         return Contents(
             self.settings, None, y, database.ids[database.items], none, None, splits,
             ids=None if self.settings.ids == "own" else ids, hashed=True, item_names=database.names,
+            border=border, border_rows=border_rows,
             first_rows=None if "ids" in self.settings.model_fields_set else self._first_rows_of(database),
             database=database,
         )  # fmt: skip

@@ -36,6 +36,8 @@ class TableSettings(Options):
     """Whether a key means the same row at every party, or only at this one; by default as for the whole party."""
     foreign: dict[str, str] = Field({})
     """Columns of foreign keys, each with the table whose key it holds."""
+    owners: dict[str, str] = Field({})
+    """Columns of keys, own or foreign, each with the column of the party that holds the key's row; empty: this one."""
     ignore: list[str] = Field([])
     """Columns of the file to ignore."""
     columns: dict[str, dict[str, object]] = Field({})
@@ -96,6 +98,11 @@ class Relation:
     source: str
     target: str
     table: str
+
+    @property
+    def keyed(self) -> str:
+        """The table whose rows have the keys that name the other end."""
+        return {"refers": self.type[0], "edges": self.table, "back": self.table}.get(self.how, self.type[2])
 
 
 def dated_tables(settings: DatabaseSettings) -> set[str]:

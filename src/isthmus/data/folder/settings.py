@@ -228,8 +228,8 @@ def _smiles_contradictions(settings: PartyFile, smiles: Smiles) -> Iterator[str]
 
 def _database_contradictions(settings: PartyFile) -> Iterator[str]:
     """Yield what is wrong with settings of a party with several tables, apart from the tables themselves."""
-    if settings.columns or settings.ignore or settings.directed or settings.partners is not None:
-        yield "several tables have columns and 'ignore' in [tables.NAME], and no 'directed' and no 'partners'"
+    if settings.columns or settings.ignore or settings.directed:
+        yield "several tables have columns and 'ignore' in [tables.NAME], and no 'directed'"
     if settings.level == "graph":
         yield 'several tables are one graph: set level = "node"'
     if settings.label is None:
@@ -269,6 +269,12 @@ def _wrong_tables(settings: PartyFile) -> list[Problem]:
                 found.append(f"{where}.foreign.{column}: the rows of '{other}' are edges: nothing can refer to them")
             elif target.key is None:
                 found.append(f"{where}.foreign.{column}: the table '{other}' has no key: set tables.{other}.key")
+        for column in table.owners:
+            named = settings.tables.get(name if column == table.key else table.foreign.get(column, ""))
+            if named is None:
+                found.append(f"{where}.owners.{column}: it is no key of this table, nor does it refer to another")
+            elif named.ids == "own":
+                found.append(f'{where}.owners.{column}: the key names one row at all parties: set ids = "shared" there')
         if table.as_ == "edges":
             ends = list(table.foreign.values())
             if len(ends) != 2 or ends[0] != ends[1]:
