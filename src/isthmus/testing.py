@@ -165,8 +165,11 @@ def _typed(party: Party, at: int) -> Party:
             graph["item"][f"{split}_mask"] = getattr(party, split)
     if border is not None:
         kind = Schema.of([graph], whole=True).edge_types.index(("item", "to", "item"))
-        length = border.outer.remainder(7)[:, None] / 7
-        border = replace(border, edge_type=torch.full_like(border.inner, kind), edge_attr=length)
+        assert party.ids is not None
+        ends = torch.stack([border.outer, party.ids[border.inner]])  # plain edges run both ways, typed ones do not
+        both = border.where(torch.arange(len(border)).repeat(2))
+        length, leaving = ends.flatten().remainder(7)[:, None] / 7, torch.arange(2).repeat_interleave(len(border)) > 0
+        border = replace(both, edge_type=torch.full_like(both.inner, kind), edge_attr=length, leaving=leaving)
     ids = None if party.ids is None else {"item": party.ids, "shop": 10**6 + 2 * at + torch.arange(2)}
     if party.level == "node":
         return Party.of_graph(party.name, graph, ids=ids, border=border)

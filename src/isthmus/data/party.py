@@ -461,7 +461,10 @@ class Party:
         graph = copy(self.graph)
         del graph.edge_attr
         graph.num_nodes = self.nodes
-        border = None if self.border is None else replace(self.border, edge_attr=None)
+        return self.with_graph(graph, None if self.border is None else replace(self.border, edge_attr=None))
+
+    def with_graph(self, graph: Data, border: Border | None = None) -> Party:
+        """The party with another graph of the same nodes, without the checks of `Party(...)`."""
         party = object.__new__(Party)
         vars(party).update({**vars(self), "graph": graph, "border": border})
         return party

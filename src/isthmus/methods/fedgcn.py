@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from isthmus.data.party import SPLITS, Level, Party
+from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
 from isthmus.federation.verbs import Federation, Needed
@@ -21,6 +22,7 @@ from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog_gcn import convolutions_of
 from isthmus.methods.shared.neighbour_sums import NOUNS, NeighbourSums
 from isthmus.nn.twins import REPEATED
+from isthmus.nn.typed import with_known_means
 from isthmus.tasks.base import Task
 
 
@@ -40,10 +42,20 @@ class FedGcn(FedAvg):
     the sums. Parties add up by node id: the server learns which ids are at borders and sees no sum, and no party
     receives another's part of a sum. A party that knows all terms but one knows that one, too: the only neighbour
     across the border of an own node; and with 2 hops a node across the border whose other neighbours are its own.
+
+    Typed graphs: a layer of R-GCN or GraphSAGE takes means over the neighbours N_r(u) of each relation r,
+
+        h_u = sum_r (W_r mean_{v in N_r(u)} x_v + U_r mean_{v in N_r(u)} e_vu)
+              + W_0 x_u + b
+
+    Parties add up x_v, the features e_vu of edges, and |N_r(u)|, each edge at the party of its source. One hop is the
+    most: a second needs the rows x_v of nodes across the border, for W_0 x_v. A sum over one edge is a row of another
+    party.
     """
 
     name: ClassVar[str] = "fedgcn"
     nouns: ClassVar[Mapping[str, str]] = NOUNS
+    typed: ClassVar[bool] = True
     for_crossing: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing("coupled", 3, "sums over neighbours, in totals for the parties")
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
@@ -51,10 +63,11 @@ class FedGcn(FedAvg):
     disjoint: ClassVar[bool] = True
 
     hops: Literal[0, 1, 2] = 2
-    """Hops of neighbours that are summed up across parties."""
+    """Hops of neighbours that are summed up across parties; of typed graphs one at most."""
 
     def check(self, module: nn.Module) -> None:
-        convolutions_of(module, self.name)
+        if with_known_means(module) is None:
+            convolutions_of(module, self.name)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if self.hops and state.once("sum up"):
@@ -73,7 +86,14 @@ class FedGcn(FedAvg):
         def __init__(
             self, method: FedGcn, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any
         ) -> None:
-            super().__init__(method, parties, task, _summed(module) if method.hops else module, **where)
+            typed = with_known_means(module)
+            if (typed is None) != (parties[0].schema is None):
+                raise IsthmusError(
+                    f"method '{method.name}' sums each relation of a typed graph for layers that take means: use "
+                    "encoder rgcn or hetero-sage"
+                )
+            summed = _summed(module) if typed is None else typed
+            super().__init__(method, parties, task, summed if method.hops else module, **where)
             self.beyond = method.hops == 2
 
         @action("ask")
@@ -85,6 +105,10 @@ class FedGcn(FedAvg):
             return Answer({})
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
+            if party.schema is not None:
+                graph = copy(party.graph)
+                graph.x = prepared["x"].cpu()
+                return party.with_graph(graph)
             ids, degree = prepared["ids"].cpu(), prepared["degree"].cpu()
             edges, weight = _edges(party, ids)
             scale = degree.pow(-0.5)

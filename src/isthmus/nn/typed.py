@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -86,6 +89,12 @@ class TypedGraph:
             shape = (self.counts[target], self.counts[source])
             self.relations.append(Relation(ends[0], ends[1], shape, attributes))
 
+    def of_relations(self, relations: Sequence[Any]) -> TypedGraph:
+        """The same nodes with other relations."""
+        graph = copy(self)
+        graph.relations = list(relations)
+        return graph
+
     def by_type(self, x: Tensor) -> Sequence[Tensor]:
         """The rows of each type."""
         return (x if self.sorted else x.index_select(0, self.order)).split(self.counts)
@@ -98,6 +107,52 @@ class TypedGraph:
         ]
         joined = torch.cat(every)
         return joined if self.sorted else joined.index_select(0, self.place)
+
+
+@dataclass(frozen=True)
+class MeanColumns:
+    """Columns for the means over each node's in-neighbours, relation by relation, and over the features of these edges.
+
+    A node has in-neighbours by relations into its own type only, so relations into different types share columns.
+    """
+
+    schema: Schema
+
+    @cached_property
+    def _starts(self) -> tuple[list[int], int]:
+        """The first column of each relation, and the width of all."""
+        widths, starts = [0] * len(self.schema.nodes), []
+        for at, (_, target) in enumerate(self.schema.ends):
+            starts.append(widths[target])
+            widths[target] += self._source_width(at) + self.schema.edges[at][1]
+        return starts, max(widths)
+
+    @property
+    def width(self) -> int:
+        return self._starts[1]
+
+    def features(self, at: int) -> slice:
+        """The columns for features of a relation's sources; the first is that of their ones."""
+        start = self._starts[0][at]
+        return slice(start, start + self._source_width(at))
+
+    def attributes(self, at: int) -> slice:
+        """The columns for features of a relation's edges."""
+        start = self.features(at).stop
+        return slice(start, start + self.schema.edges[at][1])
+
+    def _source_width(self, at: int) -> int:
+        return 1 + self.schema.nodes[self.schema.ends[at][0]][1]
+
+
+class KnownMeans:
+    """The edges of one type, of which the means are known."""
+
+    def __init__(self, mean: Tensor, mean_attributes: Tensor) -> None:
+        self._mean, self.mean_attributes = mean, mean_attributes
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self._mean
 
 
 class TypedLayer(Layer):
@@ -139,7 +194,23 @@ class MeanLayer(TypedLayer):
     """sum_r W_r mean_{j in N_r(i)} x_j + U_r mean_{j in N_r(i)} e_ji + W_0 x_i + b, e of relations with edge features.
 
     All means into a node are multiplied with all their weights in one product.
+
+    Attributes:
+        known: where the input has these means, behind the features of all node types; None: they follow from the edges.
     """
+
+    known: MeanColumns | None = None
+
+    def compute(self, weights: Access, x: Tensor, graph: TypedGraph) -> Tensor:
+        if self.known is None:
+            return super().compute(weights, x, graph)
+        width = self.schema.width
+        means = [part[:, width:] for part in graph.by_type(x)]
+        relations: list[Any] = []
+        for at, (_, target) in enumerate(self.schema.ends):
+            columns = self.known.features(at), self.known.attributes(at)
+            relations.append(KnownMeans(*(means[target][:, own] for own in columns)))
+        return super().compute(weights, x, graph.of_relations(relations))
 
     def fill(self, weights: Access, x: Sequence[Tensor], outputs: list[Tensor | None], graph: TypedGraph) -> None:
         for kind, relations in self.into.items():
@@ -338,6 +409,17 @@ class TypedConvolutions(MessagePassing):
             if self.rectify and at < len(self.convs) - 1:
                 x = x.relu()
         return x if self.linear is None else self.linear(self.dropout(x))
+
+
+def with_known_means(module: nn.Module) -> TypedConvolutions | None:
+    """A copy of a model whose first layer reads means from its input, see `MeanColumns`; None if it takes no means."""
+    if not isinstance(module, TypedConvolutions) or not isinstance(module.convs[0], MeanLayer):
+        return None
+    module = deepcopy(module)
+    first: Any = module.convs[0]
+    first.known = MeanColumns(module.schema)
+    module.hops = len(module.convs) - 1
+    return module
 
 
 class TypedEncoder(Encoder):

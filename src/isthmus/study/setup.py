@@ -45,6 +45,29 @@ def shared_nodes(parties: Sequence[Party]) -> int:
     return int((counts > 1).sum())
 
 
+def shared_edges(parties: Sequence[Party]) -> int:
+    """How many typed edges several parties hold: within them, or from an own node to another party's."""
+    edges = [_held_edges(party) for party in parties]
+    every = torch.cat(edges, dim=1)
+    ids, rank = torch.unique(every[:2], return_inverse=True)
+    schema = parties[0].schema
+    assert schema is not None
+    key = (rank[0] * ids.numel() + rank[1]) * max(1, len(schema.edges)) + every[2]
+    held = [own.unique() for own in key.split([each.size(1) for each in edges])]
+    return int((torch.cat(held).unique(return_counts=True)[1] > 1).sum())
+
+
+def _held_edges(party: Party) -> Tensor:
+    """Ids of the source and the target, and the type, of the edges that a party holds, `[3, edges]`."""
+    assert party.ids is not None
+    within = torch.cat([party.ids[party.graph.edge_index], party.graph.edge_type[None]])
+    if party.border is None or party.border.leaving is None or party.border.edge_type is None:
+        return within
+    leaving = party.border.leaving
+    ends = party.ids[party.border.inner[leaving]], party.border.outer[leaving]
+    return torch.cat([within, torch.stack([*ends, party.border.edge_type[leaving]])], dim=1)
+
+
 def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.Module) -> None:
     """Errors that show before anything runs."""
     check_compatible(parties)
@@ -61,10 +84,16 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
         )
     check_typed(method, parties[0].inputs, module)
     if method.disjoint and (twice := shared_nodes(parties)):
-        raise IsthmusError(
-            f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
-            "cut them apart, or use a method for graphs that overlap"
-        )
+        if parties[0].schema is None:
+            raise IsthmusError(
+                f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
+                "cut them apart, or use a method for graphs that overlap"
+            )
+        if repeated := shared_edges(parties):
+            raise IsthmusError(
+                f"method '{method.name}' is for graphs whose edges have one owner each, {repeated} edges have several: "
+                "name the owners of rows (isthmus party new --owner), or use a method for graphs that overlap"
+            )
     if not any(bool((party.train if method.role == "pooled" else party.training_mask).any()) for party in parties):
         if level == "pair":
             raise IsthmusError("no link to train on has both ends at one party: cut into fewer parties")

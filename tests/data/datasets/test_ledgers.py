@@ -234,6 +234,10 @@ def test_tables_whose_accounts_name_their_banks_have_the_borders_of_the_graphs(t
         assert read.nodes == party.nodes
 
 
+def test_a_short_period_has_no_salaries():
+    assert Ledgers(parties=2, customers=10, transfers=5, days=7, laundering=0.1).load(0).parties
+
+
 def test_no_pattern_at_all_is_one_line():
     with pytest.raises(IsthmusError, match="the weights of all patterns are 0"):
         Ledgers(**SMALL, **dict.fromkeys(PATTERNS, 0.0)).load(0)

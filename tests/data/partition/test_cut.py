@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pools import broken, cuts, edges_of, graphs_of, make_pile, make_pool, members_of
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from isthmus.data import rows
 from isthmus.data.partition import cut
@@ -269,3 +269,33 @@ def test_a_thousand_parties_take_no_thousand_passes_over_the_edges(sharing):
     with Passes(edge_index.size(1)) as passes:
         cut_into_parties(pool.party, members, [str(at) for at in range(parties)], coupled=True)
     assert 0 < passes.count < parties / 10
+
+
+def test_typed_edges_leave_one_party_and_arrive_at_another():
+    draw = torch.Generator().manual_seed(0)
+    graph = HeteroData()
+    graph["person"].x, graph["shop"].x = torch.randn(20, 2, generator=draw), torch.randn(6, 1, generator=draw)
+    graph["person"].y = torch.arange(20) % 2
+    for source, target, ends in (("person", "person", (20, 20)), ("person", "shop", (20, 6))):
+        pairs = torch.stack([torch.randint(end, (40,), generator=draw) for end in ends])
+        graph[source, "to", target].edge_index = pairs
+        graph[source, "to", target].edge_attr = torch.randn(40, 1, generator=draw)
+    whole = Party.of_graph("whole", graph, ids=torch.randperm(26, generator=draw) + 9)
+    members = [torch.arange(start, 26, 4) for start in range(3)]  # every fourth node has no party
+    parties = cut_into_parties(whole, members, ["a", "b", "c"], coupled=True)
+    leaves, arrives = [], []
+    for party in parties:
+        border, inner = party.border, party.ids[party.border.inner]
+        for found, chosen, ends in (
+            (leaves, border.leaving, (inner, border.outer)),
+            (arrives, ~border.leaving, (border.outer, inner)),
+        ):
+            columns = [*ends, border.edge_type, border.edge_attr.sum(1)]
+            found += list(zip(*(each[chosen].tolist() for each in columns), strict=True))
+        held = dict(enumerate(border.owners))
+        by_name = {other.name: other for other in parties}
+        assert all(
+            int(number) in by_name[held[int(at)]].ids for number, at in zip(border.outer, border.owner, strict=True)
+        )
+    assert sorted(leaves) == sorted(arrives)
+    assert len(leaves) > 10

@@ -227,7 +227,7 @@ def _repeated(
     times = np.maximum(-(-(days - first) // every), 0)
     at = np.repeat(np.arange(payer.size), times)
     turn = np.arange(at.size) - np.repeat(times.cumsum() - times, times)
-    day = (first + turn * every)[0:0] if not at.size else first[at] + turn * np.broadcast_to(every, payer.shape)[at]
+    day = first[at] + turn * np.broadcast_to(every, payer.shape)[at]
     time = day * DAY + 6 * HOUR + town.draw.integers(0, 4 * HOUR, at.size)
     amount = np.round(base[at] * (1 + noise * town.draw.normal(size=at.size)), 2)
     return town.finished(time, payer[at], payee[at], amount, np.full(at.size, channel), -1)

@@ -84,9 +84,8 @@ class _Edges:
         self.ids = torch.arange(whole.nodes) if whole.ids is None else whole.ids
         self.names = names
         self.edge_index, self.per_edge = whole.graph.edge_index, whole.per_edge()
-        self.by_target = torch.argsort(self.edge_index[1], stable=True)
-        self.arriving = torch.bincount(self.edge_index[1], minlength=whole.nodes)
-        self.first = self.arriving.cumsum(0) - self.arriving
+        self.by_target, self.arriving, self.first = _by_end(self.edge_index[1], whole.nodes)
+        self.by_source = None if whole.schema is None else _by_end(self.edge_index[0], whole.nodes)
         self.position = torch.full((whole.nodes,), -1)  # among the nodes of this call
         self.holder = torch.full((whole.nodes,), len(members))  # the first party with the node
         self.holder.scatter_reduce_(0, torch.cat(list(members)), _party_of(members), "amin")
@@ -124,14 +123,45 @@ class _Edges:
             columns[name] = rows.split_copies(column[edge[inside]], within)
         if coupled:
             outside = ~inside
-            columns["border"] = self._borders(edge[outside], target[outside], of[outside], len(counts))
+            across = edge[outside], target[outside], of[outside]
+            columns["border"] = self._borders(*across, len(counts), self._leaving(nodes, party, firsts))
         return columns
 
-    def _borders(self, edge: Tensor, inner: Tensor, party: Tensor, parties: int) -> list[Border]:
+    def _leaving(self, nodes: Tensor, party: Tensor, firsts: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """The edges from these nodes to nodes of other parties, the positions of their sources, and their parties.
+
+        None of untyped graphs, whose edges run both ways.
+        """
+        if self.by_source is None:
+            return None
+        order, leaving, first = self.by_source
+        edge = order[rows.concat_ranges(first[nodes], leaving[nodes])]
+        self.position[nodes] = torch.arange(nodes.numel())
+        source, target = self.position[self.edge_index[:, edge]]
+        self.position[nodes] = -1
+        of = party[source]
+        outside = (target < 0) | (party[target] != of)
+        return edge[outside], (source - firsts[of])[outside], of[outside]
+
+    def _borders(
+        self,
+        edge: Tensor,
+        inner: Tensor,
+        party: Tensor,
+        parties: int,
+        leaving: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> list[Border]:
         """The edges to the nodes `inner` of each party as its border, without those from nodes of no party."""
-        outer = self.edge_index[0, edge]
+        outer, leaves = self.edge_index[0, edge], None
+        if leaving is not None:
+            outer = torch.cat([outer, self.edge_index[1, leaving[0]]])
+            leaves = torch.arange(outer.numel()) >= edge.numel()
+            order = torch.argsort(torch.cat([party, leaving[2]]), stable=True)
+            edge, inner, party = (torch.cat(each)[order] for each in zip((edge, inner, party), leaving, strict=True))
+            outer, leaves = outer[order], leaves[order]
         owned = self.holder[outer] < len(self.names)
         edge, inner, outer, party = edge[owned], inner[owned], outer[owned], party[owned]
+        leaves = None if leaves is None else leaves[owned]
         pair = party * len(self.names) + self.holder[outer]
         across, rank = _distinct(pair, parties * len(self.names))
         per_party = torch.bincount(across // len(self.names), minlength=parties)
@@ -142,8 +172,15 @@ class _Edges:
         counts = torch.bincount(party, minlength=parties).tolist()
         each = (rows.split_copies(values, counts) for values in (inner, self.ids[outer], owner))
         columns = (self.per_edge.get(name) for name in PER_EDGE)
-        more = ([None] * parties if each is None else rows.split_copies(each[edge], counts) for each in columns)
+        of_edges = [None if each is None else each[edge] for each in columns]
+        more = ([None] * parties if each is None else rows.split_copies(each, counts) for each in (*of_edges, leaves))
         return list(map(Border, *each, owners, *more))
+
+
+def _by_end(ends: Tensor, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Edges in the order of these ends; for each node how many it has, and the place of its first."""
+    counts = torch.bincount(ends, minlength=nodes)
+    return torch.argsort(ends, stable=True), counts, counts.cumsum(0) - counts
 
 
 def _party_of(members: Sequence[Tensor]) -> Tensor:

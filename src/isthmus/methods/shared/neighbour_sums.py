@@ -17,6 +17,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.bounds import COUNT_ROUNDING
 from isthmus.federation.site import Prepared, Site
 from isthmus.federation.wire import Payload
+from isthmus.methods.shared.relation_sums import ids_of_targets, relation_sums, with_means
 from isthmus.nn.draws import seed_of
 
 NOUNS = {"sum": "features", "degree": "numbers of neighbours"}
@@ -46,6 +47,8 @@ class NeighbourSums(Prepared):
     Parties add up by node id, so that none receives another's part of a sum. Degrees d are those in the whole graph,
     which a party knows of its own nodes. The receiver of a sum divides it by (1 + d_u)^1/2.
 
+    Of typed graphs they are the sums of `relation_sums`, without coefficients.
+
     Attributes:
         beyond: whether a party also gets the sums of the nodes across its border.
     """
@@ -63,6 +66,11 @@ class NeighbourSums(Prepared):
         answer: dict[str, list[Tensor]] = {"ids": [], "sum": [], "degree": [], "wants": []}
         own_degrees: list[Tensor] = []
         for party, own_ids, outer_ids in zip(self.cohort.parties, *self._ids(), strict=True):
+            if party.schema is not None:
+                answer["ids"].append(torch.cat([own_ids, outer_ids]))
+                answer["sum"].append(relation_sums(party))
+                answer["wants"].append(own_ids)
+                continue
             graph = decouple([party])  # one at a time: it takes more memory than the party's edges
             x = matrices.from_tensor(rows.to_dense(party.graph.x)) * (graph.degree**-0.5)[:, None]
             sums = np.concatenate([graph.inner @ x, graph.outer @ x])
@@ -71,12 +79,16 @@ class NeighbourSums(Prepared):
             own_degrees.append(torch.from_numpy(graph.degree))
             answer["degree"].append(torch.from_numpy(np.concatenate([graph.degree, np.zeros(len(outer_ids))])))
             answer["wants"].append(answer["ids"][-1] if self.beyond else own_ids)
-        self.kept["degree"] = own_degrees
-        return Answer(answer)
+        if own_degrees:
+            self.kept["degree"] = own_degrees
+        return Answer({name: values for name, values in answer.items() if values})
 
     def summed_up(self) -> list[dict[str, Tensor]]:
         """The received sums, divided, with degrees and ids; own degrees are not taken from a sum, where others may
         lie."""
+        if self.cohort.parties[0].schema is not None:
+            received = zip(self.cohort.parties, self.received("sum_up"), strict=True)
+            return [{"x": with_means(party, each["sum"].cpu())} for party, each in received]
         found = []
         for own, received in zip(self.kept.each("degree"), self.received("sum_up"), strict=True):
             degree = received["degree"].clone()
@@ -90,7 +102,11 @@ class NeighbourSums(Prepared):
     def _ids(self) -> tuple[list[Tensor], list[Tensor]]:
         """Ids of own nodes, and of those across the border, by party."""
         own = [_placeholder_ids(party) if party.ids is None else party.ids for party in self.cohort.parties]
-        return own, [torch.from_numpy(ids_across(party)) for party in self.cohort.parties]
+        outer = (
+            torch.from_numpy(ids_across(party)) if party.schema is None else ids_of_targets(party)
+            for party in self.cohort.parties
+        )
+        return own, list(outer)
 
 
 def slot_ids(coupling: Coupling) -> list[Tensor]:
