@@ -40,6 +40,9 @@ from isthmus.data.datasets.payments import features, one_hot
 from isthmus.data.history import histories
 from isthmus.data.party import Party, pool_parties
 from isthmus.data.pool import Pool
+from isthmus.methods.shared.relation_sums import relation_sums, with_means
+from isthmus.nn.typed import with_known_means
+from isthmus.study.results import Results
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results" / "ledgers.json", HERE / "README.md"
@@ -66,11 +69,19 @@ class World:
     town: Town
     transfers: Transfers
     pool: Pool
+    seed: int
 
     @functools.cached_property
     def pooled(self) -> Party:
         assert self.pool.parties is not None
         return pool_parties(self.pool.parties)
+
+    @functools.cached_property
+    def bordered(self) -> tuple[Party, ...]:
+        """The banks when each joins transfers by its own accounts only."""
+        parties = self.data.model_copy(update={"borders": True}).load(self.seed).parties
+        assert parties is not None
+        return parties
 
 
 # ---- what is compared
@@ -80,8 +91,7 @@ def neural(world: World, method: str, model: str, seed: int, rounds: int) -> Sco
     """A network that Isthmus trains: on typed graphs, or on a transfer's own columns."""
     parties = world.pool.parties
     assert parties is not None
-    task = {"name": "node-classification", "class_weights": "balanced", "metric": "average_precision"}
-    results = run(method, parties, model=MODELS[model], task=task, seed=seed, rounds=rounds, **TRAINING)
+    results = results_of(parties, method, model, seed, rounds)
     if method == "centralized":
         return tested([(world.pooled, results.model(method).outputs(world.pooled))])
     personal = method in ("local", "ditto")
@@ -90,6 +100,31 @@ def neural(world: World, method: str, model: str, seed: int, rounds: int) -> Sco
         trained = results.model(method, party=party.name) if personal else results.model(method)
         found.append((party, trained.outputs(party)))
     return tested(found)
+
+
+def summed(world: World, seed: int, rounds: int) -> Scores:
+    """The same on sums over the transfers that other banks know: a bank scores its transfers with the sums that it got.
+
+    Here the sums are made of the pooled graph, and are those that banks get from each other before training.
+    """
+    parties = world.bordered
+    results = results_of(parties, "fedgcn", "graph", seed, rounds)
+    module = with_known_means(results.model("fedgcn").module)
+    assert module is not None
+    whole = pool_parties(parties)
+    sums, found = relation_sums(whole), []
+    for party in parties:
+        at = torch.searchsorted(whole.ids, party.ids)  # type: ignore[arg-type]
+        x, graph = with_means(party, sums[at]), party.graph
+        with torch.no_grad():
+            outputs = module.eval()(x, graph.edge_index, graph.node_type, graph.edge_type, graph.edge_attr)
+        found.append((party, outputs[party.labelled_type]))
+    return tested(found)
+
+
+def results_of(parties: Sequence[Party], method: str, model: str, seed: int, rounds: int) -> Results:
+    task = {"name": "node-classification", "class_weights": "balanced", "metric": "average_precision"}
+    return run(method, parties, model=MODELS[model], task=task, seed=seed, rounds=rounds, **TRAINING)
 
 
 def tested(found: Sequence[tuple[Party, Tensor]]) -> Scores:
@@ -175,6 +210,7 @@ COMPARED: dict[str, Callable[[World, int, int], Scores]] = {
     "graph, local": lambda world, seed, rounds: neural(world, "local", "graph", seed, rounds),
     "graph, FedAvg": lambda world, seed, rounds: neural(world, "fedavg", "graph", seed, rounds),
     "graph, Ditto": lambda world, seed, rounds: neural(world, "ditto", "graph", seed, rounds),
+    "sums over crossing edges": lambda world, seed, rounds: summed(world, seed, rounds),
     "graph, centralized": lambda world, seed, rounds: neural(world, "centralized", "graph", seed, rounds),
 }
 
@@ -204,7 +240,7 @@ def figures_of(world: World, scores: Scores) -> dict[str, float]:
 @functools.lru_cache(maxsize=1)
 def world_of(banks: int, customers: int, rate: float, seed: int) -> World:
     data = Ledgers(parties=banks, customers=customers, laundering=rate)
-    return World(data, *data.draw(seed), data.load(seed))
+    return World(data, *data.draw(seed), data.load(seed), seed)
 
 
 def one_run(name: str, banks: int, customers: int, rate: float, rounds: int, seed: int) -> dict[str, Any]:

@@ -59,6 +59,14 @@ def test_joined_columns_do_not_change_when_later_transfers_are_left_out(bench, w
     assert np.isnan(own).sum() > np.isnan(bench.joined_columns(world.town, rows, None)).sum()
 
 
+def test_scores_on_sums_are_those_of_the_banks(bench, world):
+    ids, scores = bench.summed(world, seed=0, rounds=2)
+    assert len(ids.unique()) == len(ids) == sum(int(party.test.sum()) for party in world.bordered)
+    right = (scores > 0).numpy() == (world.transfers.pattern[ids] >= 0)
+    results = bench.results_of(world.bordered, "fedgcn", "graph", 0, 2)
+    assert results.metrics["test_accuracy"] == pytest.approx(right.mean(), abs=1e-6)
+
+
 def test_rows_are_kept_and_a_second_call_computes_none_again(bench, tmp_path, monkeypatch, capsys):
     readme = tmp_path / "README.md"
     readme.write_text("before\n" + "\n".join(bench.MARKS) + "\nafter\n")
