@@ -19,6 +19,8 @@ from tests.deploy.federated_studies import (
 )
 from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 
+from isthmus.data.datasets import ledgers
+from isthmus.data.folder.from_database import DatabaseSource, create_databases
 from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.party_side import Message
 from isthmus.errors import IsthmusError, TooFewAnswers
@@ -93,6 +95,22 @@ def test_protected_totals_give_the_same_numbers_to_their_precision(name: str, to
     assert [[row[key] for key in same] for row in seen] == [[row[key] for key in same] for row in due]
     assert {row["protection"] for row in seen if row["verb"] == "total"} == {total}
     assert all(row["protection"] == "sealed" for row in seen if row["verb"] == "exchange")
+
+
+@pytest.mark.slow
+def test_sums_over_relations_of_tables_are_those_of_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    (first, *_) = ledgers.write(tmp_path / "out", parties=3, customers=15, transfers=10, laundering=0.1)
+    source = DatabaseSource([first.parent / "*"], "transfers.laundering", owners=["accounts.account=bank"])
+    create_databases(tmp_path / "data", source)
+    study = Study.of({
+        "data": {"name": "folder", "path": str(tmp_path / "data")}, "model": {"encoder": "rgcn"}, "unlabelled": "idle",
+        "methods": [{"name": "fedgcn", "rounds": 3, "local": {"lr": 0.01}}], "protect": {"total": "masks"},
+    })  # fmt: skip
+    mine, theirs = (
+        dict(wire.flatten(each.weights)) for each in (in_one_process(study), federated(study, tmp_path).runs[0])
+    )
+    assert all(torch.allclose(mine[path].double(), theirs[path].double(), atol=2e-5) for path in mine)
 
 
 def test_too_few_parties_end_the_run_with_a_word(tmp_path: Path) -> None:

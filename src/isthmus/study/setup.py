@@ -45,27 +45,51 @@ def shared_nodes(parties: Sequence[Party]) -> int:
     return int((counts > 1).sum())
 
 
-def shared_edges(parties: Sequence[Party]) -> int:
-    """How many typed edges several parties hold: within them, or from an own node to another party's."""
-    edges = [_held_edges(party) for party in parties]
-    every = torch.cat(edges, dim=1)
+def _check_owned_once(method: Method, parties: Sequence[Party]) -> None:
+    """Refuse parties with one owner for each node, or of typed graphs for each edge, where some have several or none.
+
+    A party owns the typed edges within it and those from its nodes to another party's.
+    """
+    if not (twice := shared_nodes(parties)) and parties[0].schema is None:
+        return
+    if parties[0].schema is None:
+        raise IsthmusError(
+            f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
+            "cut them apart, or use a method for graphs that overlap"
+        )
+    if any(party.ids is None for party in parties):
+        return
+    owned, arriving = zip(*(_edges_of(party) for party in parties), strict=True)
+    every = torch.cat([*owned, *arriving], dim=1)
     ids, rank = torch.unique(every[:2], return_inverse=True)
-    schema = parties[0].schema
-    assert schema is not None
-    key = (rank[0] * ids.numel() + rank[1]) * max(1, len(schema.edges)) + every[2]
-    held = [own.unique() for own in key.split([each.size(1) for each in edges])]
-    return int((torch.cat(held).unique(return_counts=True)[1] > 1).sum())
+    key = (rank[0] * ids.numel() + rank[1]) * max(1, len(parties[0].schema.edges)) + every[2]
+    *held, arrived = key.split([*(each.size(1) for each in owned), sum(each.size(1) for each in arriving)])
+    known, count = torch.cat([each.unique() for each in held]).unique(return_counts=True)
+    if several := int((count > 1).sum()):
+        raise IsthmusError(
+            f"method '{method.name}' is for graphs whose edges have one owner each, {several} edges have several: "
+            "name the owners of rows (isthmus party new --owner), or use a method for graphs that overlap"
+        )
+    from_party = torch.isin(torch.cat(arriving, dim=1)[0], torch.cat([party.ids for party in parties]))  # type: ignore[misc]
+    if none := int((from_party & ~torch.isin(arrived, known)).sum()):
+        raise IsthmusError(
+            f"method '{method.name}': {none} border edges arrive that their source's party does not list: list them "
+            "there, too, as `leaving`"
+        )
 
 
-def _held_edges(party: Party) -> Tensor:
-    """Ids of the source and the target, and the type, of the edges that a party holds, `[3, edges]`."""
+def _edges_of(party: Party) -> tuple[Tensor, Tensor]:
+    """Ids of the source and the target, and the type, of the edges that a party owns, and of those that arrive."""
     assert party.ids is not None
     within = torch.cat([party.ids[party.graph.edge_index], party.graph.edge_type[None]])
-    if party.border is None or party.border.leaving is None or party.border.edge_type is None:
-        return within
-    leaving = party.border.leaving
-    ends = party.ids[party.border.inner[leaving]], party.border.outer[leaving]
-    return torch.cat([within, torch.stack([*ends, party.border.edge_type[leaving]])], dim=1)
+    border = party.border
+    if border is None or border.edge_type is None:
+        return within, within[:, :0]
+    across = torch.stack([border.outer, party.ids[border.inner], border.edge_type])
+    if border.leaving is None:
+        return within, across
+    leaving = across[:, border.leaving][[1, 0, 2]]
+    return torch.cat([within, leaving], dim=1), across[:, ~border.leaving]
 
 
 def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.Module) -> None:
@@ -83,17 +107,8 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
             "return a row for each of its columns"
         )
     check_typed(method, parties[0].inputs, module)
-    if method.disjoint and (twice := shared_nodes(parties)):
-        if parties[0].schema is None:
-            raise IsthmusError(
-                f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
-                "cut them apart, or use a method for graphs that overlap"
-            )
-        if repeated := shared_edges(parties):
-            raise IsthmusError(
-                f"method '{method.name}' is for graphs whose edges have one owner each, {repeated} edges have several: "
-                "name the owners of rows (isthmus party new --owner), or use a method for graphs that overlap"
-            )
+    if method.disjoint:
+        _check_owned_once(method, parties)
     if not any(bool((party.train if method.role == "pooled" else party.training_mask).any()) for party in parties):
         if level == "pair":
             raise IsthmusError("no link to train on has both ends at one party: cut into fewer parties")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from coupled_parties import started
@@ -143,3 +145,13 @@ def test_edges_at_several_parties_are_refused_in_one_line():
     joined = BANKS.model_copy(update={"borders": False}).load(0).parties
     with pytest.raises(IsthmusError, match=r"is for graphs whose edges have one owner each, .* edges have several"):
         trained_on(list(joined))
+
+
+def test_border_edges_that_nobody_sums_up_are_refused_in_one_line():
+    parties = cut(shop(0))
+    one = replace(parties[0], border=parties[0].border.arriving)
+    with pytest.raises(
+        IsthmusError, match=r"'fedgcn': \d+ border edges arrive that their source's party does not list"
+    ):
+        trained_on([one, *parties[1:]])
+    assert trained_on(parties[1:]), "edges from parties that take no part have no effect"
