@@ -21,9 +21,14 @@ from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog_gcn import convolutions_of
 from isthmus.methods.shared.neighbour_sums import NOUNS, NeighbourSums
+from isthmus.nn.encoders import uses_types
 from isthmus.nn.twins import REPEATED
 from isthmus.nn.typed import with_known_means
 from isthmus.tasks.base import Task
+
+NO_MEANS = (
+    "method 'fedgcn' sums each relation of a typed graph for layers that take means: use encoder rgcn or hetero-sage"
+)
 
 
 class FedGcn(FedAvg):
@@ -66,8 +71,10 @@ class FedGcn(FedAvg):
     """Hops of neighbours that are summed up across parties; of typed graphs one at most."""
 
     def check(self, module: nn.Module) -> None:
-        if with_known_means(module) is None:
+        if not uses_types(module):
             convolutions_of(module, self.name)
+        elif with_known_means(module) is None:
+            raise IsthmusError(NO_MEANS)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if self.hops and state.once("sum up"):
@@ -87,11 +94,8 @@ class FedGcn(FedAvg):
             self, method: FedGcn, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any
         ) -> None:
             typed = with_known_means(module)
-            if (typed is None) != (parties[0].schema is None):
-                raise IsthmusError(
-                    f"method '{method.name}' sums each relation of a typed graph for layers that take means: use "
-                    "encoder rgcn or hetero-sage"
-                )
+            if typed is None and parties[0].schema is not None:
+                raise IsthmusError(NO_MEANS)
             summed = _summed(module) if typed is None else typed
             super().__init__(method, parties, task, summed if method.hops else module, **where)
             self.beyond = method.hops == 2
