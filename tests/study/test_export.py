@@ -37,12 +37,12 @@ def inputs(party: Party) -> tuple[Tensor, ...]:
     ("data", "encoder", "method"),
     [
         ("banks", "gcn", "fedavg"),
-        ("banks", "sgc", "fedavg"),
-        ("banks", "gat", "fedavg"),
+        pytest.param("banks", "sgc", "fedavg", marks=pytest.mark.slow),
+        pytest.param("banks", "gat", "fedavg", marks=pytest.mark.slow),
         ("motifs", "gin", "fedavg"),
-        ("banks", "gcn", "fedpub"),
-        ("banks", "gcn", "fedaux"),
-        ("banks", "gcn", "adafgl"),
+        pytest.param("banks", "gcn", "fedpub", marks=pytest.mark.slow),
+        pytest.param("banks", "gcn", "fedaux", marks=pytest.mark.slow),
+        pytest.param("banks", "gcn", "adafgl", marks=pytest.mark.slow),
         ("banks", "gamlp", "fedgta"),
     ],
 )
