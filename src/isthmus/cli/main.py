@@ -51,7 +51,7 @@ from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
 from isthmus.cli.tuning import tune_command
 from isthmus.cli.usage import usage_text
-from isthmus.errors import IsthmusError, flags_in_messages, ignore_library_warnings
+from isthmus.errors import IsthmusError, SeveralErrors, flags_in_messages, ignore_library_warnings
 from isthmus.own_code import import_files
 from isthmus.version import VERSION
 
@@ -454,7 +454,8 @@ def main() -> None:
             if debug or not (known or wrong_usage):
                 raise
             text = f"{usage_text(error, sys.argv)} (see isthmus --help)" if wrong_usage else str(error)
-            typer.echo(f"isthmus: {' '.join(text.split())}", err=True)
+            for each in error.errors if isinstance(error, SeveralErrors) else [text]:
+                typer.echo(f"isthmus: {' '.join(str(each).split())}", err=True)
             raise SystemExit(2) from None
     if code == 130:  # of a command that does not expect an interrupt
         typer.echo("isthmus: stopped", err=True)
