@@ -20,6 +20,7 @@ from isthmus.cli.bench import bench_command
 from isthmus.cli.common import (
     ON_SUBSET,
     Data,
+    Encoder,
     Import,
     Json,
     MethodNames,
@@ -98,13 +99,7 @@ def run_command(
     parties: Parties = None,
     split: Split = None,
     method: MethodNames = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="Encoder (see isthmus encoders), or MODULE:CLASS of your own.",
-            autocompletion=listing.complete(listing.ENCODERS),
-        ),
-    ] = None,
+    encoder: Encoder = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
     rounds: Rounds = None,
     metric: Metric = None,
@@ -351,7 +346,10 @@ def encoders_command(
 
 @app.command("protocols")
 def protocols_command(
-    name: Annotated[str | None, typer.Argument(help="Print the options of this one.")] = None, as_json: Json = False
+    name: Annotated[
+        str | None, typer.Argument(help="Print the options of this one.", autocompletion=listing.complete_protocol)
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """List published protocols that a study can start from."""
     print_protocols(name, as_json)
