@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.common import Json
-from isthmus.errors import IsthmusError
+from isthmus.errors import Errors, IsthmusError
 
 if TYPE_CHECKING:
     from isthmus.data.folder.problems import Problem
@@ -121,8 +121,10 @@ def new(
             "--source": source, "--target": target, "--weight": weight, "--owner": owner, "--molecule": molecule,
             "--bag": bag, "--features": features, "--directed": directed or None,
         }  # fmt: skip
-        if flag := next((flag for flag, value in other.items() if value), None):
-            raise IsthmusError(f"--tables finds keys and columns itself: leave out {flag}, and edit party.toml")
+        if flags := [flag for flag, value in other.items() if value]:
+            raise IsthmusError(
+                f"--tables finds keys and columns itself: leave out {', '.join(flags)}, and edit party.toml"
+            )
         _new_database(folder, tables, label, task, split, classes, ids, ignore, like, name, force)
         return
     from isthmus.data.folder.from_tables import (
@@ -138,20 +140,27 @@ def new(
         "weight": weight, "owner": owner, "smiles": molecule,
     }  # fmt: skip
     renamed = {role: column for role, column in roles.items() if column is not None}
-    if unknown := set(features or ()) - {"degree"}:
-        raise IsthmusError(f"--features {min(unknown)}: the only features computed from edges are: degree")
+    errors, widths = Errors(), dict[str, int | None]()
+    for each in sorted(set(features or ()) - {"degree"}):
+        errors.found.append(IsthmusError(f"--features {each}: the only features computed from edges are: degree"))
+    for each in bag or ():
+        with errors.collected():
+            column, width = _bag(each)
+            widths[column] = width
     origin = SourceTables(
         nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed, _classes(classes),
-        bags=dict(map(_bag, bag or ())), degrees=bool(features), ids=ids,
+        bags=widths, degrees=bool(features), ids=ids,
     )  # fmt: skip
     many = is_pattern(origin)
     if many and name:
-        raise IsthmusError("--name: the * of the patterns stands for the parties' names: leave out --name")
+        errors.found.append(
+            IsthmusError("--name: the * of the patterns stands for the parties' names: leave out --name")
+        )
     try:
         if many:
-            problems = create_folders(folder, origin, force=force)
+            problems = create_folders(folder, origin, force=force, errors=errors)
         else:
-            problems = {folder: create_folder(folder, origin, name=name, force=force)}
+            problems = {folder: create_folder(folder, origin, name=name, force=force, errors=errors)}
     except UnusableFolder as unsound:
         _print({at: [each for each in found if each is not unsound.first] for at, found in unsound.problems.items()})
         raise

@@ -24,8 +24,8 @@ from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.relations import DatabaseSettings
 from isthmus.data.folder.settings import FILE, FORMAT, read_like
 from isthmus.data.folder.sources import SourceTable, narrow, read_sources
-from isthmus.data.folder.writing import atomic_folder, write_table
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.data.folder.writing import atomic_folder, check_free, write_table
+from isthmus.errors import Errors, IsthmusError, did_you_mean
 
 SHARES = (0.6, 0.8)
 """The shares of the rows with labels that are dated before `train_until` and `val_until`, if the label is dated."""
@@ -70,13 +70,18 @@ def create_databases(
         The problems of each folder; those of `folder` are notes on the tables.
     """
     inside = source.is_pattern
+    errors, like = Errors(), dict[str, Any]()
+    with errors.collected():
+        check_free(folder, force)
+    with errors.collected():
+        like = _like(source)
     own_name = name or os.path.basename(os.path.realpath(folder))
-    sources = {
-        party: read_sources(paths, party if inside else "")
-        for party, paths in (_matches(source.paths) if inside else {own_name: source.paths}).items()
-    }
-    like = _like(source)
-    tables, notes = _narrowed(sources, source)
+    sources: dict[str, Mapping[str, SourceTable]] = {}
+    with errors.collected():
+        for party, paths in (_matches(source.paths) if inside else {own_name: source.paths}).items():
+            sources[party] = read_sources(paths, party if inside else "")
+        tables, notes = _narrowed(sources, source)
+    errors.check()
     shared, comments = (like, {}) if like else _settings(tables, sources, source)
     if left_out := sorted({table for own in tables.values() for table in own} - set(shared["tables"])):
         notes.append(Problem(FILE, f"--like has no table {join_names(left_out)}: left out", severe=False))
@@ -139,8 +144,10 @@ def _narrowed(
         starts = list(accumulate((part.num_rows for part in parts.values()), initial=0))
         for (party, part), start in zip(parts.items(), starts, strict=False):
             found[party][name] = together.slice(start, part.num_rows)
-    if unknown := ignored - known:
-        raise _error(f"--ignore {min(unknown)}: no table has this column: {did_you_mean(min(unknown), known)}")
+    errors = Errors()
+    for each in sorted(ignored - known):
+        errors.found.append(_error(f"--ignore {each}: no table has this column: {did_you_mean(each, known)}"))
+    errors.check()
     return found, notes
 
 
