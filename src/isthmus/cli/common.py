@@ -185,7 +185,9 @@ def _file(path: Path) -> dict[str, Any]:
         raise IsthmusError(f"there is no study file '{path}': to use the data set of that name, give --data {path}")
     if path.is_dir():
         raise IsthmusError(f"{path} is a folder, not a study file: to use the party folders in it, give --data {path}")
-    return read_toml(path)
+    if not (table := read_toml(path)):
+        raise IsthmusError(f"{path} is empty: name a method in it, or leave the file out to run the default study")
+    return table
 
 
 def _flags(**given: Any) -> dict[str, Any]:

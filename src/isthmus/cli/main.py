@@ -219,6 +219,8 @@ def report(
 ) -> None:
     """Write a self-contained HTML report on one or more result folders."""
     if not party:
+        if out is not None and out.is_dir():
+            raise IsthmusError(f"{out} is a folder: name the file, --out {out / 'report.html'}")
         _report(folders, out)
         return
     from isthmus.report.party_pages import write_party_pages
