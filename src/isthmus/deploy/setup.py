@@ -274,7 +274,8 @@ def introduced_of(contents: Contents) -> Introduced:
     """How much a party introduces: its items, and their labels."""
     y = contents.y
     labels = int((~y.isnan() if y.is_floating_point() else y >= 0).sum())
-    items = contents.items if contents.database is None else contents.nodes  # rows without labels count as nodes do
+    of_rows = contents.database is None or contents.settings.labels_edges
+    items = contents.items if of_rows else contents.nodes  # rows without labels count as nodes do
     return Introduced(items, labels, contents.nodes)
 
 
