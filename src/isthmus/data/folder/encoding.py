@@ -167,6 +167,10 @@ class Encoding:
         edges = [(each.type, days.get(each.how, widths.get(each.table, 0))) for each in relations(settings)]
         return Schema(tuple(sorted(nodes)), tuple(edges), "" if settings.labels_edges else settings.items_table)
 
+    def label_width(self, settings: DatabaseSettings) -> int:
+        """Return the number of features of a labelled edge, 0 where other rows have the labels."""
+        return self._width(settings.items_table) if settings.labels_edges else 0
+
     def encode_database(self, database: Database, key: bytes | None = None) -> tuple[HeteroData, Tensor]:
         """Return the typed graph of several tables, and the positions of flat features that follow from its edges.
         Edges with labels have `edge_label_index` and `edge_label_attr`.

@@ -54,8 +54,8 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
         )
     if party.level == "edge":
         raise IsthmusError(
-            f"party '{party.name}' holds labelled edges, which are not exported: keep it in Python, or make a folder of "
-            "your tables (isthmus party new --tables FOLDER --as-edges TABLE)"
+            f"party '{party.name}' holds labelled edges, which are not exported: keep it in Python, or make a folder "
+            "of your tables (isthmus party new --tables FOLDER --as-edges TABLE)"
         )
     if party.schema is not None or party.edge_width:
         raise IsthmusError(
