@@ -75,9 +75,9 @@ def test_graphs_keep_their_ids() -> None:
         ids=torch.tensor([9, 4, 7]),
     )
     (found,) = new_parties(held, None, None, 0, "graph")
-    assert found.ids.to_pylist() == [9, 4, 7]
+    assert found.names["id"].to_pylist() == [9, 4, 7]
     (found,) = new_parties(replace(held, ids=None), None, None, 0, "graph")
-    assert found.ids.to_pylist() == [0, 1, 2]
+    assert found.names["id"].to_pylist() == [0, 1, 2]
 
 
 def test_keyed_categories_need_the_key(tmp_path: Path) -> None:

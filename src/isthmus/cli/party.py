@@ -80,6 +80,10 @@ def new(
             help="Several tables that refer to each other: a folder, a file, a DuckDB or SQLite file; repeat for more."
         ),
     ] = None,
+    as_edges: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TABLE", help="Of --tables one whose rows are edges between two rows; repeat for more."),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the party; by default, the folder's name.")] = "",
     id_: Annotated[str | None, typer.Option("--id", help="Column of the nodes' ids.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of labels; with --tables, TABLE.COLUMN.")] = None,
@@ -125,8 +129,10 @@ def new(
             raise IsthmusError(
                 f"--tables finds keys and columns itself: leave out {', '.join(flags)}, and edit party.toml"
             )
-        _new_database(folder, tables, label, task, split, classes, ids, ignore, like, name, force)
+        _new_database(folder, tables, label, task, split, classes, ids, as_edges, ignore, like, name, force)
         return
+    if as_edges:
+        raise IsthmusError("--as-edges names one of several tables: give --tables")
     from isthmus.data.folder.from_tables import (
         SourceTables,
         UnusableFolder,
@@ -176,6 +182,7 @@ def _new_database(
     split: str | None,
     classes: str,
     ids: str | None,
+    as_edges: Sequence[str] | None,
     ignore: Sequence[str] | None,
     like: Path | None,
     name: str,
@@ -186,8 +193,9 @@ def _new_database(
     from isthmus.data.folder.from_tables import UnusableFolder
 
     origin = DatabaseSource(
-        tables, label or "", task or (), split or "", _classes(classes), ids=ids, ignore=ignore or (), like=like
-    )
+        tables, label or "", task or (), split or "", _classes(classes), ids=ids, edges=as_edges or (),
+        ignore=ignore or (), like=like,
+    )  # fmt: skip
     if origin.is_pattern and name:
         raise IsthmusError("--name: the * of the patterns stands for the parties' names: leave out --name")
     try:

@@ -163,10 +163,15 @@ class Encoding:
         nodes = [(name, widths[name]) for name, table in settings.tables.items() if table.as_ == "nodes"]
         days = {"before": 1, "refers": 0, "referred": 0}
         edges = [(each.type, days.get(each.how, widths.get(each.table, 0))) for each in relations(settings)]
-        return Schema(tuple(sorted(nodes)), tuple(edges), settings.items_table)
+        return Schema(tuple(sorted(nodes)), tuple(edges), "" if settings.labels_edges else settings.items_table)
+
+    def label_width(self, settings: DatabaseSettings) -> int:
+        """Return the number of features of a labelled edge, 0 where other rows have the labels."""
+        return self._width(settings.items_table) if settings.labels_edges else 0
 
     def encode_database(self, database: Database, key: bytes | None = None) -> tuple[HeteroData, Tensor]:
         """Return the typed graph of several tables, and the positions of flat features that follow from its edges.
+        Edges with labels have `edge_label_index` and `edge_label_attr`.
 
         Edges from earlier to later rows have the logarithm of the days between as their feature.
         """
@@ -175,20 +180,26 @@ class Encoding:
             graph[name].num_nodes = ids.numel()
             if self._width(name):
                 graph[name].x = self._encode_table(name, database.tables[name], key)
-        features: dict[str, Tensor] = {}
+        features = {
+            name: self._encode_table(name, database.tables[name], key)
+            for name in sorted({each.table for each in database.edges.values() if each.table})
+        }
         for kind, each in database.edges.items():
             graph[kind].edge_index = each.index
             if each.days is not None:
                 graph[kind].edge_attr = each.days.log1p().to(torch.get_default_dtype()).unsqueeze(1)
             elif each.rows is not None:
-                if each.table not in features:
-                    features[each.table] = self._encode_table(each.table, database.tables[each.table], key)
                 graph[kind].edge_attr = features[each.table][each.rows]
         masks = [
             mask
             for name in database.ids
             for mask in [torch.zeros(1, dtype=torch.bool), *self._structural_masks(name)]  # the column of ones first
         ]
+        if database.labelled is not None:
+            kind = next(kind for kind in database.edges if kind[1] == database.items)
+            graph[kind].edge_label_index = database.labelled.index
+            if features[database.items].size(1):
+                graph[kind].edge_label_attr = features[database.items][database.labelled.rows]
         return graph, torch.cat(masks).nonzero().squeeze(1)
 
     def _encode_table(self, name: str, table: Table, key: bytes | None) -> Tensor:

@@ -27,8 +27,10 @@ from isthmus.data.folder.sources import SourceTable, narrow, read_sources
 from isthmus.data.folder.writing import atomic_folder, check_free, write_table
 from isthmus.errors import Errors, IsthmusError, did_you_mean
 
-SHARES = (0.6, 0.8)
-"""The shares of the rows with labels that are dated before `train_until` and `val_until`, if the label is dated."""
+SHARES = {"train_until": 0.6, "val_until": 0.8}
+"""The shares of the rows with labels that are dated before each day, if the label is dated."""
+SHARES_OF_EDGES = {"until": 0.4, "train_until": 0.76, "val_until": 0.88}
+"""The same if these rows are edges: those before `until` are only read."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class DatabaseSource:
         split: column of the label's table with train, val, test.
         classes: the number of classes, or their names; by default, those that the labels show.
         ids: `own` if keys mean nothing to other parties, `shared` if the same key is the same row at all of them.
+        edges: tables whose rows are edges between the two rows that they refer to.
         ignore: columns to leave out, `COLUMN` or `TABLE.COLUMN`.
         like: another party's folder or `party.toml`, whose settings to use.
     """
@@ -52,6 +55,7 @@ class DatabaseSource:
     split: str = ""
     classes: int | Sequence[str] = 0
     ids: str | None = None
+    edges: Sequence[str] = ()
     ignore: Sequence[str] = ()
     like: Path | None = None
 
@@ -179,8 +183,9 @@ def _like(source: DatabaseSource) -> dict[str, Any]:
     other = read_like(source.like)
     if not other.tables:
         raise _error(f"--like {source.like}: that party has no several tables: make this one with --nodes and --edges")
-    if source.classes or source.tasks or source.split or (source.label and source.label != other.label):
-        raise _error(f"--like {source.like} brings label, tasks, classes and split: leave them out")
+    given = source.classes or source.tasks or source.split or source.edges
+    if given or (source.label and source.label != other.label):
+        raise _error(f"--like {source.like} brings label, tasks, classes, split and edges: leave them out")
     fields = {"labels", "classes", "tasks", *DatabaseSettings.model_fields}
     included = fields | ({"ids"} if source.ids is None else set())
     shared = other.model_dump(include=included, by_alias=True, exclude_unset=True)
@@ -206,6 +211,10 @@ def _settings(
     items, label = _label(all_rows, source)
     taken = [each for each in (label, source.split.rpartition(".")[2], *source.tasks) if each]
     guesses = guess_tables(all_rows, {items: taken})
+    for name in source.edges:
+        if name not in guesses:
+            raise _error(f"--as-edges {name}: there is no table '{name}': the tables are {join_names(guesses)}")
+        guesses[name].why["as",] = "each row is an edge, from its first foreign key to its second"
     rows = all_rows[items].table
     labels = label_settings(
         rows.select([label]).rename_columns(["label"]) if label else rows,
@@ -218,7 +227,7 @@ def _settings(
         "ids": source.ids,
         "split": source.split.rpartition(".")[2] or None,
         **dates,
-        "tables": {name: _as_settings(guess) for name, guess in guesses.items()},
+        "tables": {name: _as_settings(guess, is_edge=name in source.edges) for name, guess in guesses.items()},
     }
     return settings, {**comments, **dict(comments_of(guesses))}
 
@@ -244,7 +253,7 @@ def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[s
 def _split_dates(
     rows: pa.Table, guesses: Mapping[str, Guess], items: str, label: str, source: DatabaseSource
 ) -> tuple[dict[str, str], dict[tuple[str, ...], str]]:
-    """Return `train_until` and `val_until` where the label's rows are dated, and comments on what may be read."""
+    """Return the days of a split where the label's rows are dated, and comments on what may be read."""
     time = guesses[items].time
     if time is None:
         timed = [name for name, guess in guesses.items() if guess.time is not None]
@@ -252,31 +261,31 @@ def _split_dates(
             return {}, {}
         why = f"until = \"2024-06-30\" would leave out rows dated from then on; '{items}' has no time, so all are read"
         return {}, {("until",): why}
-    if source.split:
-        return {}, {}
+    shares = SHARES_OF_EDGES if items in source.edges else SHARES
+    shares = {name: share for name, share in shares.items() if name == "until" or not source.split}
     moments, _ = read_dates(rows.column(time))
     known = np.sort(moments[is_present(blank_to_null(rows.column(label))) & (moments != UNKNOWN)])
-    if not known.size:
+    if not known.size or not shares:
         return {}, {}
-    cuts = [int(known[int(share * (known.size - 1))]) // DAY * DAY for share in SHARES]
-    names = ("train_until", "val_until")
-    said = ("train", "train and val")
+    cuts = {name: int(known[int(share * (known.size - 1))]) // DAY * DAY for name, share in shares.items()}
+    said = {"until": "they are read, later ones are classified", "train_until": "train", "val_until": "train and val"}
     comments: dict[tuple[str, ...], str] = {
-        (name,): f"{(known < cut).mean():.0%} of the rows with labels are dated before: {split}"
-        for name, cut, split in zip(names, cuts, said, strict=True)
+        (name,): f"{(known < cut).mean():.0%} of the rows with labels are dated before: {said[name]}"
+        for name, cut in cuts.items()
     }
-    history = DatabaseSettings().history
-    comments["history",] = (
-        f"history = {history} is the default: how many earlier rows each row reads for a key it shares"
-    )
-    return {name: text_of(cut) for name, cut in zip(names, cuts, strict=True)}, comments
+    if items not in source.edges:
+        history = DatabaseSettings().history
+        comments["history",] = (
+            f"history = {history} is the default: how many earlier rows each row reads for a key it shares"
+        )
+    return {name: text_of(cut) for name, cut in cuts.items()}, comments
 
 
-def _as_settings(guess: Guess) -> dict[str, Any]:
+def _as_settings(guess: Guess, *, is_edge: bool) -> dict[str, Any]:
     return {
         "key": guess.key,
         "time": guess.time,
-        "as": "nodes",
+        "as": "edges" if is_edge else "nodes",
         "ids": guess.ids,
         "ignore": guess.ignore or None,
         "foreign": guess.foreign or None,

@@ -112,11 +112,17 @@ def _build_typed(
 ) -> Party:
     """Return a party of several tables: each a type of nodes, or of edges."""
     graph, structural = encoding.encode_database(database, key)
+    name, schema = contents.settings.name, encoding.schema(contents.settings)
+    more: dict[str, Any] = {"ids": contents.ids, "structural": structural, "schema": schema}
+    if database.labelled is not None:
+        kind = next(kind for kind in graph.edge_types if "edge_label_index" in graph[kind])
+        graph[kind].edge_label = contents.y
+        more |= splits
+        return Party.of_edges(name, graph, **more)
     graph[database.items].y = contents.y
     for split, mask in splits.items():
         graph[database.items][f"{split}_mask"] = mask
-    schema = encoding.schema(contents.settings)
-    return Party.of_graph(contents.settings.name, graph, ids=contents.ids, structural=structural, schema=schema)
+    return Party.of_graph(name, graph, **more)
 
 
 def note_on_splits(parties: Sequence[Party]) -> str:

@@ -53,7 +53,10 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
             f"party '{party.name}' holds pairs, which no folder can hold: write it before pairs are drawn"
         )
     if party.level == "edge":
-        raise IsthmusError(f"party '{party.name}' holds labelled edges, which no folder can hold: keep it in Python")
+        raise IsthmusError(
+            f"party '{party.name}' holds labelled edges, which are not exported: keep it in Python, or make a folder "
+            "of your tables (isthmus party new --tables FOLDER --as-edges TABLE)"
+        )
     if party.schema is not None or party.edge_width:
         raise IsthmusError(
             f"party '{party.name}' has {'types' if party.schema else 'features'} of edges, which no party folder "
