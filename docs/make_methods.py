@@ -14,8 +14,9 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from make_tables import code, renewed, row, table
@@ -139,7 +140,7 @@ class Measured(NamedTuple):
 
 def _beside(kind: type[Method], shelf: Sequence[ShelfEntry]) -> Iterator[str]:
     """Our figures and the papers', and the claims of papers about it."""
-    lines = [line for each in shelf for line in _figures(kind, each)]
+    lines = [line for each in shelf if kind.name in _methods(each) for line in _figures(kind, each)]
     if not any(paper for *_, paper, _ in lines):
         yield "No paper's table that was run prints a number for it: there is nothing to compare with."
     if lines:
@@ -150,7 +151,7 @@ def _beside(kind: type[Method], shelf: Sequence[ShelfEntry]) -> Iterator[str]:
             f"All figures, variants and settings, and what explains differences: {folders}."
         )
         yield table(("table", "setting", "seeds", "ours", "paper", "difference"), lines)
-    if claims := [line for each in shelf for line in _claims(kind, each, of=_subjects)]:
+    if claims := [line for each in shelf for line in _claims(kind, each, "subjects")]:
         yield "Claims of papers about it, by how much our figures are on their side, and what that rests on:"
         yield "\n".join(claims)
 
@@ -235,10 +236,31 @@ def _range(values: Sequence[float], digits: int, *, gains: bool = False) -> str:
     return " to ".join(dict.fromkeys(told))
 
 
-def _claims(kind: type[Method], each: ShelfEntry, of: Any) -> Iterator[str]:
-    """What became of the claims that were run and are about a method: `of` says which methods that are."""
-    for verdict in verdicts(each.plan, each.results):
-        if verdict.places and kind.name in of(each.plan, verdict.claim):
+class Judged(NamedTuple):
+    """A claim that was run, the methods that it is about, and all that it compares."""
+
+    verdict: Verdict
+    subjects: set[str]
+    compared: set[str]
+
+
+@cache
+def _judged(each: ShelfEntry) -> list[Judged]:
+    plan, found = each.plan, [verdict for verdict in verdicts(each.plan, each.results) if verdict.places]
+    return [Judged(one, _subjects(plan, one.claim), _compared(plan, one.claim)) for one in found]
+
+
+@cache
+def _methods(each: ShelfEntry) -> set[str]:
+    """The methods of a table's cells."""
+    return {_method(cell.study) for cell in each.plan.cells()}
+
+
+def _claims(kind: type[Method], each: ShelfEntry, about: Literal["subjects", "compared"]) -> Iterator[str]:
+    """What became of the claims that were run and are about a method."""
+    for judged in _judged(each):
+        verdict = judged.verdict
+        if kind.name in getattr(judged, about):
             compared = verdict.claim.groups[0] if verdict.claim.along == FIGURES else each.plan.figures
             figure = verdict.claim.figure or next(iter(compared))
             by = _margin(verdict, each.plan.figures[figure].digits)
@@ -278,8 +300,8 @@ def _method(study: Mapping[str, Any]) -> str:
 
 def _of_ours(kind: type[Method], shelf: Sequence[ShelfEntry]) -> Iterator[str]:
     """What studies of our own on generated data have found, which no paper has a number for."""
-    lines = [line for each in shelf for line in _found(kind, each)]
-    claims = [line for each in shelf for line in _claims(kind, each, of=_compared)]
+    lines = [line for each in shelf if kind.name in _methods(each) for line in _found(kind, each)]
+    claims = [line for each in shelf for line in _claims(kind, each, "compared")]
     if lines:
         yield "## On generated data"
         yield "Studies of our own, of which no paper has a number; settings: `benchmarks/papers/guide/README.md`."

@@ -118,3 +118,18 @@ def crossing_drafts(*, dated: bool = False, stubs: bool = False, as_edges: bool 
             settings["partners"] = [banks[1 - own]]
         drafts.append(Draft(settings, {"accounts.parquet": accounts, "transfers.parquet": rows}))
     return drafts
+
+
+def edge_draft(name: str = "north", *, dated: bool = True, **options: Any) -> Draft:
+    """The same bank, whose transfers are edges with labels; without `dated` they have no dates."""
+    draft = dated_draft(name, **options)
+    transfers = draft.settings["tables"]["transfers"]
+    transfers |= {"as": "edges", "key": "id"}
+    table = draft.tables["transfers.parquet"]
+    table["id"] = [f"T{1000 * options.get('seed', 0) + at}" for at in range(len(table["bad"]))]
+    if dated:
+        days = {"until": "2024-04-01", "train_until": "2024-07-01", "val_until": "2024-08-15"}
+        draft.settings |= {each: day for each, day in days.items() if each not in options}
+        return draft
+    del transfers["time"]
+    return draft.without("date", "transfers.parquet")

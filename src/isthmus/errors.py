@@ -32,6 +32,45 @@ class TooFewAnswers(IsthmusError):  # noqa: N818
     """Fewer parties answered than the method needs."""
 
 
+class SeveralErrors(IsthmusError):  # noqa: N818
+    """Errors that were found together; the command line prints a line for each."""
+
+    def __init__(self, errors: Sequence[IsthmusError]) -> None:
+        super().__init__("; ".join(map(str, errors)))
+        self.errors = errors
+
+
+class Errors:
+    """Collects the errors of checks that do not depend on each other, so that a user sees all of them at once.
+
+    >>> errors = Errors()
+    >>> for name in ("one", "two"):
+    ...     with errors.collected():
+    ...         raise IsthmusError(f"no {name}")
+    >>> errors.check()
+    Traceback (most recent call last):
+    isthmus.errors.SeveralErrors: no one; no two
+    """
+
+    def __init__(self) -> None:
+        self.found: list[IsthmusError] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keep an error of this block for later."""
+        try:
+            yield
+        except IsthmusError as error:
+            self.found += error.errors if isinstance(error, SeveralErrors) else [error]
+
+    def check(self) -> None:
+        """Raise what was found, if anything was."""
+        if len(self.found) > 1:
+            raise SeveralErrors(self.found)
+        for error in self.found:
+            raise error
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a hint for a mistyped name: the most similar known name, whatever its case, or all known names.
 

@@ -124,7 +124,7 @@ class Registered(Options):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        _subclasses.cache_clear()
+        _by_name.cache_clear()
 
     @classmethod
     def known(cls) -> dict[str, type[Self]]:
@@ -133,15 +133,7 @@ class Registered(Options):
             _import_all(cls.built_in_module)
         if cls.entry_points:
             load_entry_points(cls.entry_points)
-        found: dict[str, type[Self]] = {}
-        subclasses: list[type[Self]] = _subclasses(cls)
-        for each in sorted((each for each in subclasses if each.__dict__.get("name")), key=lambda each: each.name):
-            other = found.get(each.name)
-            if other is not None and is_own(each) != is_own(other):
-                own = reference_of(each if is_own(each) else other)
-                raise IsthmusError(f"{cls.kind} '{each.name}' is built in: give {own} another name")
-            found[each.name] = each
-        return found
+        return dict(_by_name(cls))
 
     @classmethod
     def named(cls, name: str) -> type[Self]:
@@ -163,10 +155,21 @@ class Registered(Options):
         }
 
 
-@cache
 def _subclasses(base: Any) -> list[Any]:
-    """All subclasses; cached until another one is defined, because reading a study looks up hundreds of names."""
     return [found for each in base.__subclasses__() for found in (each, *_subclasses(each))]
+
+
+@cache
+def _by_name(base: Any) -> dict[str, Any]:
+    """Subclasses by name; cached until another one is defined, because reading a study looks up hundreds of names."""
+    found: dict[str, Any] = {}
+    for each in sorted((each for each in _subclasses(base) if each.__dict__.get("name")), key=lambda each: each.name):
+        other = found.get(each.name)
+        if other is not None and is_own(each) != is_own(other):
+            own = reference_of(each if is_own(each) else other)
+            raise IsthmusError(f"{base.kind} '{each.name}' is built in: give {own} another name")
+        found[each.name] = each
+    return found
 
 
 @cache
@@ -199,9 +202,15 @@ def _fields(cls: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
 
 def option_paths(kinds: Iterable[type[BaseModel]], prefix: str = "") -> list[str]:
     """The dotted names of all options of these classes, and of their groups of options."""
-    paths = [line["name"] for kind in kinds for line in _fields(kind, "")]
+    paths = [path for kind in kinds for path in _paths(kind)]
     groups = [path.partition(".")[0] for path in paths]
     return [f"{prefix}{path}" for path in dict.fromkeys([*groups, *paths])]
+
+
+@cache
+def _paths(kind: type[BaseModel]) -> tuple[str, ...]:
+    """The options of a class; cached, because reading a study looks them up in many classes."""
+    return tuple(line["name"] for line in _fields(kind, ""))
 
 
 def suggest_option(key: str, paths: Sequence[str]) -> str:

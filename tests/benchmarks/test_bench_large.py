@@ -38,7 +38,7 @@ def test_it_tells_what_it_measured(large, call, capsys):
     figures = json.loads(large.RESULTS.read_text())
     assert [row["step"] for row in figures["rows"]] == ["generate", "train", "evaluate", "fedgcn", "fedcog"]
     for row in figures["rows"]:
-        assert 0 < row["before_mb"] <= row["peak_mb"]
+        assert 0 < row["before_mb"] <= row["peak_mb"] + 1  # the kernel counts in batches of pages
         assert min(row["cpu_s"], row["wall_s"], row["own_mb"], row.get("start_cpu_s", 1)) > 0
     accuracy = figures["accuracy"]
     assert list(accuracy["runs"]) == ["full batch", "fan-out"]

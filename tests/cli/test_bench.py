@@ -9,6 +9,7 @@ import pytest
 from tests.papers.a_paper import run_in_this_process
 
 from command_line import Isthmus
+from isthmus.data.datasets.citations import Cora
 from isthmus.papers.results import TableResults
 from isthmus.papers.shelf import entry
 
@@ -117,8 +118,27 @@ def test_a_wrong_call_is_one_line(folder: Path, isthmus: Isthmus) -> None:
         assert len(done.err.strip().splitlines()) == 1
 
 
-def test_a_file_without_a_method_is_named(folder: Path, isthmus: Isthmus) -> None:
-    empty = folder.parent / "empty_file.py"
+def test_everything_that_is_wrong_is_named_at_once(
+    folder: Path, isthmus: Isthmus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, empty = own(folder, "Several", "several"), folder.parent / "empty_file.py"
+    settings = ("--set", "strenth=1", "--set", "rounds=a", "--set", "model.hidden=3")
+    done = isthmus("bench", file, "--data", "bnks", "--protocol", "ofgl", *settings, "--folder", str(folder))
+    assert (done.code, done.err.splitlines()) == (
+        2,
+        [
+            "isthmus: unknown protocol 'ofgl': did you mean 'openfgl'?",
+            "isthmus: unknown data set 'bnks': did you mean 'banks'?",
+            "isthmus: method 'several': unknown option 'strenth': did you mean 'strength'?",
+            "isthmus: method 'several': option 'rounds' is 'a': give a whole number",
+            "isthmus: --set model.hidden: the table has one model for all methods: set options of 'several'",
+        ],
+    )
     empty.write_text("")
-    done = isthmus("bench", str(empty), *DATA, "--folder", str(folder))
-    assert "defines no method: write a class in it" in done.err
+    plan = folder / "mine" / "nodes.toml"
+    plan.write_text(plan.read_text().replace('data.name = "banks"', 'data.name = "cora"'))
+    monkeypatch.setenv("ISTHMUS_DATA", str(folder / "nowhere"))
+    monkeypatch.setattr(Cora, "download", lambda *_: Path("offline").read_bytes())  # no such file
+    module, data = isthmus("bench", empty, "--parties", "3", "--folder", str(folder)).err.splitlines()
+    assert "defines no method: write a class in it" in module
+    assert data.startswith("isthmus: data set 'cora': no ind.cora.x in ")

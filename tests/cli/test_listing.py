@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from command_line import Isthmus
 from isthmus.cli.listing import (
@@ -23,6 +24,7 @@ from isthmus.cli.listing import (
     read_summaries,
     summaries,
 )
+from isthmus.cli.main import app
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 from isthmus.study.protocol import known_protocols, protocol_text
@@ -84,6 +86,31 @@ def test_protocols_are_listed_printed_and_given_as_json(capsys: pytest.CaptureFi
 def test_a_shell_completes_names() -> None:
     assert complete(DATA_SETS)("CO") == ["coauthor-cs", "coauthor-physics", "cora"]
     assert complete(METHODS)("nothing") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("run --metric acc", ["accuracy"]),
+        ("run --select-by ro", ["roc_auc"]),
+        ("tune --metric rm", ["rmse"]),
+        ("bench mine.py --protocol openf", ["openfgl"]),
+        ("protocols openf", ["openfgl"]),
+        ("run --encoder gcn", ["gcn"]),
+        ("audits memb", ["membership"]),
+        ("audit --by memb", ["membership"]),
+        ("audit --method fedavg", ["fedavg"]),
+        ("audit --data cora", ["cora"]),
+        ("predict run --method fedavg", ["fedavg"]),
+        ("papers show --fol", ["--folder"]),
+    ],
+)
+def test_a_shell_completes_flags_and_their_values(words: str, names: list[str]) -> None:
+    environment = {
+        "_ISTHMUS_COMPLETE": "complete_bash", "COMP_WORDS": f"isthmus {words}", "COMP_CWORD": str(len(words.split()))
+    }  # fmt: skip
+    done = CliRunner().invoke(app, prog_name="isthmus", env=environment)
+    assert [line for line in done.output.splitlines() if line] == names
 
 
 def test_classes_of_a_file_of_ones_own_are_listed(

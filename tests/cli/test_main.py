@@ -268,6 +268,9 @@ def test_report_joins_folders(isthmus: Isthmus, tmp_path: Path) -> None:
         isthmus("run", *SMALL, "--seed", seed, "--out", f"run-{seed}")
     done = isthmus("report", "run-0", "run-1", "--out", "page.html")
     assert (done.code, done.out) == (0, "report in page.html\n")
+    assert_is_one_line(
+        isthmus("report", "run-0", "--out", "run-1"), "run-1 is a folder: name the file, --out run-1/report"
+    )
     done = isthmus("report", "run-0", "--party", "party-[01]")
     assert (done.code, done.out) == (0, "page in run-0/parties/party-0.html\npage in run-0/parties/party-1.html\n")
     assert (tmp_path / "page.html").is_file()
@@ -311,6 +314,7 @@ def test_help_is_on_standard_output(isthmus: Isthmus, arguments: tuple[str, ...]
 # ---- mistakes
 
 TYPOS = {
+    "# nothing yet": "study.toml is empty: name a method in it",
     'dat = {name = "banks"}': "unknown option 'dat': did you mean 'data'?",
     '[data]\nname = "banks"\nnods = 9': "data 'banks': unknown option 'nods': did you mean 'nodes'?",
     "[model]\nhiden = 9": "encoder 'gcn': unknown option 'hiden': did you mean 'hidden'?",

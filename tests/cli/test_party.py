@@ -226,6 +226,33 @@ def test_new_of_a_pattern_makes_all_parties_and_notes_each_thing_once(isthmus: I
     assert "leave out --name" in isthmus(*made, "--name", "x").err
 
 
+def test_new_names_all_mistakes_at_once(isthmus: Isthmus, tmp_path: Path) -> None:
+    tables(tmp_path)
+    (tmp_path / "north").mkdir()
+    (tmp_path / "north" / "mine.txt").write_text("")
+    wrong = [{"account": "acount", "to": "tu"}.get(word, word) for word in NEW]
+    done = isthmus(*wrong, "--features", "deg", "--bag", "x=y", "--ignore", "nothing", "--like", "nowhere")
+    assert (done.code, done.out) == (2, "")
+    for line, due in zip(
+        done.err.splitlines(),
+        (
+            "isthmus: --features deg: the only features computed from edges are: degree",
+            "isthmus: --bag x=y: give the width as a number",
+            "isthmus: north exists: choose another folder",
+            "isthmus: --like nowhere: ",
+            "isthmus: accounts.csv has no column 'acount': did you mean 'account'?",
+            "isthmus: transfers.csv has no column 'tu': it has from, to, bank, memo",
+            "isthmus: --ignore nothing: no table has this column",
+        ),
+        strict=True,
+    ):
+        assert line.startswith(due)
+    done = isthmus("party", "new", "all", "--nodes", "acc*.csv", "--edges", "*.parquet", "--name", "x")
+    assert [line.split(":")[1].strip() for line in done.err.splitlines()] == ["--name", "*.parquet matches no file"]
+    done = isthmus("party", "new", "north", "--tables", "accounts.csv", "--ignore", "one", "--ignore", "two")
+    assert [line.split(":")[1] for line in done.err.splitlines()][1:] == [" --ignore one", " --ignore two"]
+
+
 def test_classes_are_a_number_or_names(isthmus: Isthmus, tmp_path: Path) -> None:
     tables(tmp_path)
     assert isthmus(*NEW, "--classes", "low,high,rare").code == 0

@@ -20,7 +20,7 @@ CASES = [
 AVERAGING = [(name, level) for name, level in CASES if issubclass(Method.named(name), Averaging)]
 AGGREGATIONS = "aggregations_run_or_refuse"
 MOST = {
-    "rounds": 2, "epochs": 3, "head_epochs": 3, "teaching": 3, "check_every": 2, "width": 8, "edge_width": 8,
+    "rounds": 2, "epochs": 3, "head_epochs": 2, "teaching": 2, "check_every": 2, "width": 8, "edge_width": 8,
     "latest": 4, "span": 4, "steps": 4, "inner": 2, "personal_rounds": 2, "server_epochs": 2,
 }  # fmt: skip
 """Options that only make a method take longer, with as much of them as shows whether it conforms."""
@@ -44,9 +44,15 @@ def quick(name: str, rounds: int) -> Method:
     return kind.read({**shortened(kind()), "rounds": rounds}, name)
 
 
-@pytest.mark.parametrize(("name", "level"), CASES)
+FIRST = [(name, Method.named(name).levels[0]) for name in Method.known()]
+"""Of a method that is for several levels the first: what the other levels could break runs for them with the slow."""
+
+
+@pytest.mark.parametrize(
+    ("name", "level"), [pytest.param(*case, marks=() if case in FIRST else pytest.mark.slow) for case in CASES]
+)
 def test_method_conforms(name: str, level: Level) -> None:
-    check_method(quick(name, rounds=4), small_parties(level), checks=[each for each in CHECKS if each != AGGREGATIONS])
+    check_method(quick(name, rounds=3), small_parties(level), checks=[each for each in CHECKS if each != AGGREGATIONS])
 
 
 TYPED = [(name, level) for name, level in CASES if Method.named(name).typed]
@@ -71,8 +77,7 @@ def test_other_methods_refuse_typed_graphs(name: str) -> None:
     refuses_typed_graphs(subject)
 
 
-@pytest.mark.parametrize("parties", [4, 5])
-@pytest.mark.parametrize(("name", "level"), AVERAGING)
+@pytest.mark.parametrize(("name", "level", "parties"), [*((*case, 5) for case in AVERAGING), ("fedavg", "node", 4)])
 def test_aggregations_run_or_are_refused(name: str, level: Level, parties: int) -> None:
     """Krum refuses four parties."""
     check_method(quick(name, rounds=1), small_parties(level, parties), checks=[AGGREGATIONS])
@@ -85,6 +90,7 @@ def test_cohorts_of_two_sorted_by_size_conform(name: str, level: str, monkeypatc
     check_method(quick(name, rounds=2), small_parties(level), checks=["cohort_law"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [("fedgc", {"preset": "paper"}), ("gcond", {"backbone": "gcn"})])
 def test_matching_a_gcn_conforms(name: str, options: dict[str, Any]) -> None:
     kind = Method.named(name)
@@ -92,7 +98,13 @@ def test_matching_a_gcn_conforms(name: str, options: dict[str, Any]) -> None:
     check_method(method, small_parties("node"), checks=[each for each in CHECKS if each != AGGREGATIONS])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedbn", "scaffold", "feddyn", "fedadam", "local"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fedavg",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedbn", "scaffold", "feddyn", "fedadam", "local")),
+    ],
+)
 def test_mini_batches_and_batch_norm_conform(name: str) -> None:
     kind = Method.named(name)
     # plain SGD, because the bias before a batch norm has only rounding as its gradient, and Adam makes full steps of it
@@ -103,6 +115,7 @@ def test_mini_batches_and_batch_norm_conform(name: str) -> None:
     check_method(method, small_parties("graph"), encoder=Encoder.named("gin")(hidden=8, norm=True), checks=checks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "local", "fedrep", "fedcog", "fgcl"])
 def test_schedules_of_the_learning_rate_conform(name: str) -> None:
     kind = Method.named(name)
@@ -159,6 +172,7 @@ def test_fedavg_conforms_on_edges_with_several_labels(labels: Labels) -> None:
     check_method(Method.named("fedavg")(rounds=2), small_parties("edge", labels=labels), checks=checks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 0.003)])
 def test_mini_batches_of_pairs_conform(optimizer: str, lr: float) -> None:
     """AdamW runs with a small learning rate, because it makes full steps even of a gradient that is only rounding."""

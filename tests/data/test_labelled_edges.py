@@ -147,7 +147,7 @@ def test_a_cut_tells_labelled_edges_from_edges():
 
 
 def test_no_folder_holds_labelled_edges(tmp_path):
-    with pytest.raises(IsthmusError, match="labelled edges, which no folder can hold"):
+    with pytest.raises(IsthmusError, match="labelled edges, which are not exported"):
         write_party(tmp_path / "a", Party.of_edges("a", graph()), 2)
 
 

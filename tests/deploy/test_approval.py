@@ -11,7 +11,8 @@ import pytest
 from tests.deploy.federated_studies import STUDIES, study_of
 
 from isthmus.data.folder.limits import Limits
-from isthmus.deploy.approval import KEPT, Approvals, Proposal, Tally, describe_proposal
+from isthmus.deploy import approval
+from isthmus.deploy.approval import Approvals, Proposal, Tally, describe_proposal
 from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Sgc
 from isthmus.study.config import Study
@@ -86,13 +87,14 @@ def test_a_study_waits_until_a_person_approves_it(tmp_path: Path) -> None:
         approvals.find("f00")
 
 
-def test_a_server_cannot_fill_the_disk_with_studies(tmp_path: Path) -> None:
+def test_a_server_cannot_fill_the_disk_with_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approval, "KEPT", 5)
     approvals = Approvals(tmp_path)
     approvals.approve(proposal(seeds=[999]))
-    for seed in range(KEPT + 5):
+    for seed in range(9):
         with pytest.raises(IsthmusError, match="not approved"):
             approvals.permit(proposal(seeds=[seed]), Limits(), PARTIES)
-    assert len(approvals.waiting()) == KEPT
+    assert len(approvals.waiting()) == 5
     assert approvals.permit(proposal(seeds=[999]), Limits(), PARTIES)
 
 

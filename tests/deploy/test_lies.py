@@ -593,6 +593,7 @@ SET_UP: dict[str, tuple[str, AnswerLie, str]] = {
     ),
     "items as a text": ("introduce", field("items", told("many")), "no items"),
     "items as a float": ("introduce", field("items", told(3.5)), "no items"),
+    "rows of edges without tables": ("introduce", field("rows", told(10**6)), "impossible"),
     "more labels than items": ("introduce", field("labels", told(10**6)), "impossible"),
     "features as a text": ("encode", field("features", told("many")), "number of features that is none"),
     "negative features": ("encode", field("features", told(-1)), "number of features that is none"),

@@ -55,7 +55,7 @@ class SiteSide(PartySide):
         found: Mapping[str, Any] = store.unpack(self.states[mark])
         return found
 
-    def write_model(self, run: str, weights: wire.Payload) -> None:
+    def write_model(self, run: str, weights: wire.Payload, threshold: float | None) -> None:
         self.model = dict(weights)
 
     def delete_states(self, run: str) -> None:

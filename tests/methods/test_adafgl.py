@@ -163,6 +163,7 @@ def test_parties_without_training_or_test_nodes_or_edges_and_a_class_that_nobody
     checked(parties)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcn", "gat", "gamlp"])
 def test_a_party_has_the_same_bits_alone_and_side_by_side(name):
     torch.manual_seed(0)

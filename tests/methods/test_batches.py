@@ -109,6 +109,7 @@ def test_embeddings_of_sampled_nodes_are_those_of_the_items():
     assert_law(build("sage"), parties, LocalTraining(epochs=2, fan_out=(2, 2), batch_size=4), embed=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedprox", "scaffold", "fedper", "ditto", "fedproto", "local", "centralized"])
 @pytest.mark.parametrize("options", ["sampled-batches", "clusters"])
 def test_methods_conform(name, options):
@@ -138,6 +139,7 @@ def test_fedgc_without_self_training_conforms(options):
     check_method(method, small_parties("node"), checks=["cohort_law"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["sampled-batches", "clusters"])
 def test_fedgl_samples_from_its_pseudo_graph_too(options):
     banks = Banks(parties=3, nodes=90, overlap=0.6, train=0.3).load(0)

@@ -187,6 +187,7 @@ def test_graphs_are_evaluated_as_they_are():
         torch.testing.assert_close(site.predict({"weights": found.weights}), due.squeeze(1))
 
 
+@pytest.mark.slow
 def test_fclg_with_nodes_and_another_trainer_conforms():
     local = {**SGD, "epochs": 2, "lr": 0.01}
     options = {"rounds": 3, "inter_on": "nodes", "trainer": {"name": "scaffold"}, "local": local}

@@ -216,6 +216,7 @@ def test_the_server_never_reads_a_single_partys_gradient(parties):
     assert eyes == {"server sees the sum"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [FedGC, DosCond])
 def test_other_options_conform(method):
     options = {"distance": "columns", "symmetric": False, "start": "random", "renew": 2, "inner": 2, "fraction": 0.6}

@@ -428,6 +428,7 @@ def test_on_overlapping_graphs_the_defaults_come_to_a_pseudo_graph():
 # ---- conformance, where nodes are shared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -313,6 +313,7 @@ def test_a_party_that_released_nothing_is_not_trained_on(monkeypatch):
     assert made.edges == 0  # never the graphs themselves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

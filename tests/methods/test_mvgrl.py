@@ -1,5 +1,6 @@
 """MVGRL with several trainers."""
 
+import pytest
 import torch
 
 from helpers import make_graph_parties
@@ -45,6 +46,7 @@ def test_the_nodes_head_may_read_the_last_layer_alone():
     assert (h.size(2), u.size(2)) == (6, 6)
 
 
+@pytest.mark.slow
 def test_mvgrl_with_the_public_codes_heads_conforms():
     local = {"epochs": 2, "batch_size": 4, "optimizer": "sgd", "lr": 0.01, "weight_decay": 0.0}
     options = {"rounds": 3, "node_head_reads": "last", "local": local}

@@ -214,3 +214,16 @@ def test_plain_graphs_are_refused_in_one_line() -> None:
     party = parties(1)[0]
     with pytest.raises(IsthmusError, match=r"^model 'hgt': hidden = 8 is no multiple of heads = 3: change one of them"):
         build({"encoder": "hgt", "heads": 3}, party)
+
+
+@pytest.mark.parametrize("options", MODELS)
+def test_layers_compute_the_same_where_they_are_exported(options: dict[str, Any], monkeypatch: Any) -> None:
+    (party,) = parties(1, edge_features=True)
+    module = build(options, party).eval()
+    graph = party.graph
+    mixed = torch.randperm(party.nodes, generator=torch.Generator().manual_seed(0))  # as in a cohort of several
+    place = mixed.argsort()
+    given = (graph.x[mixed], place[graph.edge_index], graph.node_type[mixed], graph.edge_type, graph.edge_attr)
+    due = module(*given)
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    assert torch.allclose(module(*given), due, atol=1e-6)

@@ -296,6 +296,7 @@ def test_it_prints(browser: Any, folder: Path, tmp_path: Path) -> None:
     page.close()
 
 
+@pytest.mark.slow
 def test_the_live_page_is_read_while_a_study_runs(browser: Any) -> None:
     study = Study.of({"data": {"name": "banks", "nodes": 120}, "methods": [{"name": "fedavg", "rounds": 3}]})
     with LivePage(study) as live:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 import isthmus
-from databases import bank_draft, dated_draft, days
+from databases import bank_draft, dated_draft, days, edge_draft
 from isthmus.data.folder.writing import write_party
 from isthmus.deploy.preview import preview
 from isthmus.errors import IsthmusError
@@ -57,12 +58,14 @@ def planted_draft(name: str, seed: int, where: str, *, dated: bool) -> Draft:
     return Draft({**settings, "label": "checks.bad", **dates}, files)
 
 
-def study(root: Path, encoder: str = "hetero-sage", methods: str = "fedavg", **options: object) -> Study:
+def study(
+    root: Path, encoder: str = "hetero-sage", methods: str = "fedavg", rounds: int = 12, **options: object
+) -> Study:
     return Study.of(
         {
             "data": {"name": "folder", "path": f"{root}/"},
             "model": {"encoder": encoder},
-            "methods": [{"name": each, "rounds": 12} for each in methods.split(",")],
+            "methods": [{"name": each, "rounds": rounds} for each in methods.split(",")],
             "task": {"metric": "roc_auc"},
             **options,
         }
@@ -97,6 +100,31 @@ def test_trained_model_predicts_the_rows_with_labels(tmp_path: Path) -> None:
     results = isthmus.run("fedavg", data=f"{tmp_path}/", model={"encoder": "rgcn"}, rounds=2)
     table = results.model("fedavg").predict(tmp_path / "north")
     assert table.column("id").to_pylist() == [f"A{at}" for at in range(30)]
+
+
+def test_edges_with_labels_are_learned_and_predicted_by_their_keys(tmp_path: Path) -> None:
+    for seed, name in enumerate(("north", "south")):
+        draft = edge_draft(name, transfers=120, seed=seed, labels=["fine", "bad"])
+        del draft.settings["classes"]
+        draft.put("bad", [["fine", "bad"][each] for each in draft.tables["transfers.parquet"]["bad"]],
+                  "transfers.parquet").write(tmp_path / "banks" / name)  # fmt: skip
+    fast = {"local": {"optimizer": "adam", "lr": 0.05, "epochs": 3}}
+    plan = study(tmp_path / "banks", methods="fedavg,centralized", rounds=4, training=fast)
+    results = run_study(plan, tmp_path / "out")
+    assert results.study["task"]["name"] == "edge-classification"
+    assert all(run.metrics["test_roc_auc"] > 0.9 for run in results.runs)  # the amount says it
+    new = edge_draft("north", transfers=60, labels=["fine", "bad"])
+    del new.settings["classes"]
+    new = new.put("bad", [None] * 60, "transfers.parquet")
+    table = isthmus.load_model(tmp_path / "out", "fedavg").predict(new.write(tmp_path / "new"))
+    assert table.column_names == ["party", "id", "source", "target", "prediction", "score.fine", "score.bad"]
+    rows = new.tables["transfers.parquet"]
+    later = [at for at, date in enumerate(rows["date"]) if date.isoformat() >= "2024-04-01"]
+    assert table["id"].to_pylist() == [rows["id"][at] for at in later]
+    assert table["source"].to_pylist() == [rows["from_account"][at] for at in later]
+    assert roc_auc_score([rows["amount"][at] > 50 for at in later], table["score.bad"].to_pylist()) > 0.9
+    with pytest.raises(IsthmusError, match="party 'east' holds nodes, the model is for edges"):
+        isthmus.load_model(tmp_path / "out", "fedavg").predict(dated_draft("east").write(tmp_path / "east"))
 
 
 def test_parties_of_tables_are_not_written_as_one_table(tmp_path: Path) -> None:

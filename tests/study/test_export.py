@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor
 
 import isthmus
-from isthmus.data.party import Party
+from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
 from isthmus.study.export import KEY, export_model
 from isthmus.study.models import TrainedModel
 from isthmus.study.run import run_study
+from isthmus.testing import small_parties
 
 
 def trained(data: str, encoder: str, method: str = "fedavg") -> tuple[TrainedModel, Party]:
@@ -37,12 +39,12 @@ def inputs(party: Party) -> tuple[Tensor, ...]:
     ("data", "encoder", "method"),
     [
         ("banks", "gcn", "fedavg"),
-        ("banks", "sgc", "fedavg"),
-        ("banks", "gat", "fedavg"),
+        pytest.param("banks", "sgc", "fedavg", marks=pytest.mark.slow),
+        pytest.param("banks", "gat", "fedavg", marks=pytest.mark.slow),
         ("motifs", "gin", "fedavg"),
-        ("banks", "gcn", "fedpub"),
-        ("banks", "gcn", "fedaux"),
-        ("banks", "gcn", "adafgl"),
+        pytest.param("banks", "gcn", "fedpub", marks=pytest.mark.slow),
+        pytest.param("banks", "gcn", "fedaux", marks=pytest.mark.slow),
+        pytest.param("banks", "gcn", "adafgl", marks=pytest.mark.slow),
         ("banks", "gamlp", "fedgta"),
     ],
 )
@@ -68,6 +70,66 @@ def test_an_onnx_program_gives_equal_numbers(data: str, encoder: str, tmp_path: 
     (found,) = session.run(None, given)
     assert torch.allclose(torch.from_numpy(found), model.outputs(party), atol=1e-5)
     assert json.loads(session.get_modelmeta().custom_metadata_map[KEY])["features"] == party.features
+
+
+def typed(level: Level, encoder: str, *, types: bool = True) -> tuple[TrainedModel, Party, dict[str, Tensor]]:
+    """A model of graphs with types, or labelled edges; one of its parties, and what a program reads beside nodes."""
+    parties = small_parties(level, 2, typed=types)
+    model = isthmus.run("fedavg", parties, model={"encoder": encoder, "hidden": 8}, rounds=1).model("fedavg")
+    graph = parties[1].graph
+    names = ("x", "edge_index", "node_type", "edge_type", "edge_attr", "edge_label_index", "edge_label_attr")
+    found = {name: graph[name] for name in names if graph.get(name) is not None}
+    return model, parties[1], {**found, "edge_weight": torch.ones(parties[1].edges)}
+
+
+@pytest.mark.parametrize(
+    ("level", "encoder", "types"),
+    [
+        ("edge", "rgcn", True),
+        ("edge", "sage", False),
+        pytest.param("node", "hetero-sage", True, marks=pytest.mark.slow),
+        pytest.param("node", "hgt", True, marks=pytest.mark.slow),
+        pytest.param("node", "gcn", True, marks=pytest.mark.slow),  # reads no types, but its output does
+    ],
+)
+def test_a_program_of_types_or_labelled_edges_gives_equal_numbers(
+    level: Level, encoder: str, types: bool, tmp_path: Path
+) -> None:
+    model, party, given = typed(level, encoder, types=types)
+    export_model(model, tmp_path / "model.pt2")
+    exported = torch.export.load(tmp_path / "model.pt2")
+    known = {name: given[name] for name in exported.graph_signature.user_inputs}
+    if encoder == "hetero-sage":
+        assert known.keys() == given.keys()
+    program = exported.module()
+
+    def run(values: dict[str, Tensor]) -> Tensor:
+        first, named = list(known)[:3], list(known)[3:]
+        output: Tensor = program(*(values[name] for name in first), **{name: values[name] for name in named})
+        return output
+
+    with torch.no_grad():
+        assert torch.allclose(run(given), model.outputs(party), atol=1e-5)
+        if level == "node" and types:  # no edge of the first type, and one node of the labelled type less
+            keep = (given["edge_type"] > 0) & (given["edge_index"] > 0).all(0)
+            fewer = {name: given[name][keep] for name in ("edge_weight", "edge_type", "edge_attr")}
+            fewer |= {"x": given["x"][1:], "node_type": given["node_type"][1:]}
+            fewer["edge_index"] = given["edge_index"][:, keep] - 1
+            read = {name: fewer[name] for name in inspect.signature(model.module.forward).parameters if name in fewer}
+            due = model.module(**read)[fewer["node_type"] == 0]
+            assert torch.allclose(run(fewer), due, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("level", "encoder"), [pytest.param(*each, marks=pytest.mark.slow) for each in (("edge", "rgcn"), ("node", "hgt"))]
+)
+def test_an_onnx_program_of_types_gives_equal_numbers(level: Level, encoder: str, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    model, party, given = typed(level, encoder)
+    export_model(model, tmp_path / "model.onnx")
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
+    (found,) = session.run(None, {each.name: given[each.name].numpy() for each in session.get_inputs()})
+    assert torch.allclose(torch.from_numpy(found), model.outputs(party), atol=1e-5)
 
 
 def test_what_no_program_can_hold_is_refused(tmp_path: Path) -> None:

@@ -47,9 +47,25 @@ def test_numbers_are_scaled_by_the_mean_in_training(tmp_path: Path) -> None:
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     encoding = encoding_of(tmp_path)
     draft = graph_draft("new", partner=None).without("age", NODES)
-    del draft.settings["columns"]["age"]
-    with pytest.raises(IsthmusError, match=r"party 'new': column 'age' is not as in training: declare in party.toml"):
-        new_parties(draft.write(tmp_path / "new"), encoding, None, 0, "node")
+    age = draft.settings["columns"].pop("age")
+    renamed = draft.put("agge", draft.tables[NODES]["kind"])
+    renamed.settings["columns"] |= {"agge": {"kind": "category"}}
+    both = renamed.put("more", [1.0] * 8).put("near", [[1.0, 2.0, 3.0]] * 8)
+    both.settings["columns"] |= {"more": age, "near": {"kind": "vector", "width": 3}}
+    for at, (case, line) in enumerate(
+        (
+            (draft, "missing 'age': add what is missing to the table and to party.toml"),
+            (renamed, "missing 'age'; extra 'agge': if 'agge' is 'age', rename it in the table and in party.toml"),
+            (
+                both,
+                "missing 'age'; extra 'agge', 'more'; 'near' is vector, width = 3, in training vector, width = 2: if ",
+            ),
+        )
+    ):
+        with pytest.raises(IsthmusError) as error:
+            new_parties(case.write(tmp_path / f"new-{at}"), encoding, None, 0, "node")
+        text = str(error.value)
+        assert text.startswith(f"party 'new': its columns are not those in training (age, kind, near, words): {line}")
 
 
 def test_graphs_keep_their_ids() -> None:
@@ -59,9 +75,9 @@ def test_graphs_keep_their_ids() -> None:
         ids=torch.tensor([9, 4, 7]),
     )
     (found,) = new_parties(held, None, None, 0, "graph")
-    assert found.ids.to_pylist() == [9, 4, 7]
+    assert found.names["id"].to_pylist() == [9, 4, 7]
     (found,) = new_parties(replace(held, ids=None), None, None, 0, "graph")
-    assert found.ids.to_pylist() == [0, 1, 2]
+    assert found.names["id"].to_pylist() == [0, 1, 2]
 
 
 def test_keyed_categories_need_the_key(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def test_what_is_no_model_is_refused(file: Path, name: str) -> None:
         named_encoder(name, {})
 
 
+@pytest.mark.slow
 def test_processes_run_own_models(file: Path) -> None:
     study = of_file(file).model_copy(update={"seeds": [0, 1]})
     assert [run.metrics for run in run_study(study, jobs=2).runs] == [run.metrics for run in run_study(study).runs]

@@ -170,6 +170,12 @@ def test_organisations_stay_the_parties_unless_a_partition_is_named(tmp_path: Pa
     assert Study.of({**whole, "partition": {"name": "louvain"}}).parties == 10
 
 
+@pytest.mark.parametrize(("name", "stay"), [("ledgers", True), ("ibm-aml", True), ("fedgb", True), ("cora", False)])
+def test_data_sets_of_organisations_keep_their_parties(name: str, stay: bool) -> None:
+    study = Study.of({"protocol": "openfgl", "data": {"name": name}})
+    assert (study.parties, study.resolved()["partition"]["name"]) == ((None, "given") if stay else (10, "metis"))
+
+
 def test_python_runs_a_protocol_and_arguments_win() -> None:
     results = isthmus.run(
         ["fedavg", "local"], SMALL["data"], partition="random", parties=3, model={"hidden": 4}, seeds=[5],

@@ -13,7 +13,6 @@ from torch_geometric.data import Data, HeteroData
 import isthmus
 from isthmus import Party
 from isthmus.errors import IsthmusError
-from isthmus.study.export import export_model
 from isthmus.study.setup import task_for
 
 LOCAL = {"epochs": 5, "optimizer": "adam", "lr": 0.02}
@@ -96,8 +95,6 @@ def test_predictions_have_both_ends_of_every_edge(tmp_path):
     assert torch.equal(model.outputs(parties[1]), results.model("fedper", party="bank-1").outputs(parties[1]))
     assert model.embeddings(parties[1]).shape == (160, 64)
     assert model.embed(parties[1]).column_names == ["party", "source", "target", "embedding"]
-    with pytest.raises(IsthmusError, match="models of edges have no program"):
-        export_model(model, tmp_path / "program.pt2")
     bare = parties[1].graph.clone()
     bare.edge_label = bare.y
     del bare.edge_label_attr

@@ -49,7 +49,7 @@ class Counts(Options):
             labels = [] if y.dim() > 1 or y.is_floating_point() else torch.bincount(y).tolist()
         return cls(
             party=contents.settings.name,
-            level=contents.settings.level,
+            level=contents.settings.items_level,
             items=contents.items,
             labelled=int(contents.labelled.sum()),
             crossing=0 if contents.border is None else len(contents.border.arriving),

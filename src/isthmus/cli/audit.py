@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.common import Json, read_study, use_one_thread
+from isthmus.cli.common import Data, Json, Parties, PartitionName, read_study, use_one_thread
 from isthmus.cli.console import console
-from isthmus.cli.listing import AUDITS, print_kind
+from isthmus.cli.listing import AUDITS, ENCODERS, METHODS, complete, print_kind
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:
@@ -24,14 +24,24 @@ if TYPE_CHECKING:
 
 def audit_command(
     study: Annotated[Path | None, typer.Argument(help="A study as TOML; flags override it.")] = None,
-    method: Annotated[str | None, typer.Option(help="Method to attack; the first that the audit can attack.")] = None,
-    by: Annotated[
-        str | None, typer.Option(help="Audit, see isthmus audits; the one made for the method, or membership.")
+    method: Annotated[
+        str | None,
+        typer.Option(help="Method to attack; the first that the audit can attack.", autocompletion=complete(METHODS)),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Data set, see isthmus datasets; or a folder of parties.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Partition, see isthmus partitions.")] = None,
-    parties: Annotated[int | None, typer.Option(help="Number of parties.")] = None,
-    encoder: Annotated[str | None, typer.Option(help="Encoder; without a study, one that fits the method.")] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Audit, see isthmus audits; the one made for the method, or membership.",
+            autocompletion=complete(AUDITS),
+        ),
+    ] = None,
+    data: Data = None,
+    partition: PartitionName = None,
+    parties: Parties = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Encoder; without a study, one that fits the method.", autocompletion=complete(ENCODERS)),
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds, if models are trained.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds; the attack is on the cut of the first one.")] = None,
     set_: Annotated[
@@ -92,7 +102,9 @@ def audit_command(
 
 
 def audits_command(
-    name: Annotated[str | None, typer.Argument(help="One of them, with its options.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="One of them, with its options.", autocompletion=complete(AUDITS))
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List audits with their options."""

@@ -11,7 +11,7 @@ import typer
 
 from isthmus.cli.common import Data, Json, Parties, PartitionName, Protocol
 from isthmus.cli.console import console
-from isthmus.errors import IsthmusError
+from isthmus.errors import Errors, IsthmusError
 
 if TYPE_CHECKING:
     from isthmus.papers.leaderboard import Row
@@ -41,7 +41,7 @@ def bench_command(
     as_json: Json = False,
 ) -> None:
     """Run a method of your own as a leaderboard does, and print its row among the others."""
-    from isthmus.papers.bench import find_board, own_method, own_row
+    from isthmus.papers.bench import check_options, find_board, own_method, own_row
     from isthmus.papers.markdown import Bar
     from isthmus.papers.results import TableResults
     from isthmus.papers.running import Runner
@@ -49,18 +49,27 @@ def bench_command(
     from isthmus.study.config import merge, parse_assignments
     from isthmus.study.processes import count_processes
 
-    name = own_method(file, method)
     differing: dict[str, Any] = {"data": {"name": data}} if data else {}
     differing |= ({"partition": {"name": partition}} if partition else {}) | ({"parties": parties} if parties else {})
-    board = find_board(entries(folder), protocol or "openfgl", differing)
+    errors, name, board = Errors(), "", None
+    with errors.collected():
+        name = own_method(file, method)
+    with errors.collected():
+        board = find_board(entries(folder), protocol or "openfgl", differing)
+    tuned = board.tuned if board and not untuned else ()
+    with errors.collected():
+        check_options(name, set_ or [], tuned)
+    if errors.found:
+        if board:  # data that are not at hand
+            with errors.collected():
+                board.first.study_for(0).cut_data(0)
+        errors.check()
+    assert board is not None
     label = f"{name} ({file.name})"
     options = merge({"name": name}, parse_assignments(set_ or []))
     table = board.with_method(label, file.resolve(), options, tuned=not untuned)
-    for path in table.tune.options if table.tune else ():
-        if path.removeprefix("method.") in {each.partition("=")[0].strip() for each in set_ or []}:
-            raise IsthmusError(f"--set {path.removeprefix('method.')}: the trials choose it: add --untuned")
     cell, results = board.cell(table, label), TableResults()
-    cell.study_for(0)  # an unknown option is an error before anything runs
+    cell.study_for(0).load(0)  # data that are not at hand, or a model that the method does not train
     with tempfile.TemporaryDirectory() as state, Bar(console(error=True)) as bar:
         only = {axis: [value] for axis, value in cell.place.items()}
         runner = Runner(table, results, Path(state), max_seeds=seeds, only=only, on_progress=bar.update)

@@ -14,7 +14,6 @@ import typer
 from isthmus.cli import listing
 from isthmus.errors import FLAGS, IsthmusError, closest_path, format_option
 from isthmus.own_code import import_files
-from isthmus.study.protocol import known_protocols
 
 if TYPE_CHECKING:
     from isthmus.deploy.cluster import Cluster
@@ -42,7 +41,7 @@ Protocol = Annotated[
     str | None,
     typer.Option(
         help="Published protocol to start from (see isthmus protocols); other flags override it.",
-        autocompletion=lambda incomplete: [each for each in known_protocols() if each.startswith(incomplete.lower())],
+        autocompletion=listing.complete_protocol,
     ),
 ]
 Data = Annotated[
@@ -77,10 +76,25 @@ MethodNames = Annotated[
 ]
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
 Metric = Annotated[
-    str | None, typer.Option(help="Metric of the table and the report: accuracy, macro_f1, roc_auc, ...")
+    str | None,
+    typer.Option(
+        help="Metric of the table and the report: accuracy, macro_f1, roc_auc, ...",
+        autocompletion=listing.complete_metric,
+    ),
 ]
 SelectBy = Annotated[
-    str | None, typer.Option(help="Metric that chooses the round on validation data; by default, --metric.")
+    str | None,
+    typer.Option(
+        help="Metric that chooses the round on validation data; by default, --metric.",
+        autocompletion=listing.complete_metric,
+    ),
+]
+Encoder = Annotated[
+    str | None,
+    typer.Option(
+        help="Encoder (see isthmus encoders), or MODULE:CLASS of your own.",
+        autocompletion=listing.complete(listing.ENCODERS),
+    ),
 ]
 Seeds = Annotated[
     str | None, typer.Option(help="Number of seeds: 3 for 0, 1, 2; or seeds, such as 0,5,7. One run each.")
@@ -171,7 +185,9 @@ def _file(path: Path) -> dict[str, Any]:
         raise IsthmusError(f"there is no study file '{path}': to use the data set of that name, give --data {path}")
     if path.is_dir():
         raise IsthmusError(f"{path} is a folder, not a study file: to use the party folders in it, give --data {path}")
-    return read_toml(path)
+    if not (table := read_toml(path)):
+        raise IsthmusError(f"{path} is empty: name a method in it, or leave the file out to run the default study")
+    return table
 
 
 def _flags(**given: Any) -> dict[str, Any]:

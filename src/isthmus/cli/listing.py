@@ -15,6 +15,7 @@ import typer
 from isthmus.cli.console import console
 from isthmus.data.datasets.sizes import Sizes
 from isthmus.study.protocol import known_protocols, protocol_text, read_protocol
+from isthmus.tasks.metrics import METRICS
 
 
 class Kind(NamedTuple):
@@ -101,6 +102,16 @@ def complete(kind: Kind) -> Callable[[str], list[str]]:
         return [name for name in read_summaries(kind) if name.startswith(incomplete.lower())]
 
     return names
+
+
+def complete_protocol(incomplete: str) -> list[str]:
+    """Return the protocols that begin with a text."""
+    return [name for name in known_protocols() if name.startswith(incomplete.lower())]
+
+
+def complete_metric(incomplete: str) -> list[str]:
+    """Return the metrics that begin with a text."""
+    return [name for name in METRICS if name.startswith(incomplete.lower())]
 
 
 def summaries(kind: Kind) -> dict[str, str]:

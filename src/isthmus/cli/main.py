@@ -20,6 +20,7 @@ from isthmus.cli.bench import bench_command
 from isthmus.cli.common import (
     ON_SUBSET,
     Data,
+    Encoder,
     Import,
     Json,
     MethodNames,
@@ -51,7 +52,7 @@ from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
 from isthmus.cli.tuning import tune_command
 from isthmus.cli.usage import usage_text
-from isthmus.errors import IsthmusError, flags_in_messages, ignore_library_warnings
+from isthmus.errors import IsthmusError, SeveralErrors, flags_in_messages, ignore_library_warnings
 from isthmus.own_code import import_files
 from isthmus.version import VERSION
 
@@ -98,13 +99,7 @@ def run_command(
     parties: Parties = None,
     split: Split = None,
     method: MethodNames = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="Encoder (see isthmus encoders), or MODULE:CLASS of your own.",
-            autocompletion=listing.complete(listing.ENCODERS),
-        ),
-    ] = None,
+    encoder: Encoder = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
     rounds: Rounds = None,
     metric: Metric = None,
@@ -224,6 +219,8 @@ def report(
 ) -> None:
     """Write a self-contained HTML report on one or more result folders."""
     if not party:
+        if out is not None and out.is_dir():
+            raise IsthmusError(f"{out} is a folder: name the file, --out {out / 'report.html'}")
         _report(folders, out)
         return
     from isthmus.report.party_pages import write_party_pages
@@ -351,7 +348,10 @@ def encoders_command(
 
 @app.command("protocols")
 def protocols_command(
-    name: Annotated[str | None, typer.Argument(help="Print the options of this one.")] = None, as_json: Json = False
+    name: Annotated[
+        str | None, typer.Argument(help="Print the options of this one.", autocompletion=listing.complete_protocol)
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """List published protocols that a study can start from."""
     print_protocols(name, as_json)
@@ -454,7 +454,8 @@ def main() -> None:
             if debug or not (known or wrong_usage):
                 raise
             text = f"{usage_text(error, sys.argv)} (see isthmus --help)" if wrong_usage else str(error)
-            typer.echo(f"isthmus: {' '.join(text.split())}", err=True)
+            for each in error.errors if isinstance(error, SeveralErrors) else [text]:
+                typer.echo(f"isthmus: {' '.join(str(each).split())}", err=True)
             raise SystemExit(2) from None
     if code == 130:  # of a command that does not expect an interrupt
         typer.echo("isthmus: stopped", err=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.common import Import, use_one_thread
+from isthmus.cli.listing import DATA_SETS, METHODS, complete
 from isthmus.errors import IsthmusError
 from isthmus.own_code import import_files
 
@@ -16,9 +17,17 @@ if TYPE_CHECKING:
     from isthmus.study.models import TrainedModel
 
 Run = Annotated[Path, typer.Argument(help="Result folder, or the kit of a party of a federation.")]
-Data = Annotated[str, typer.Option(help="A party folder, a folder of party folders, or the name of a data set.")]
+Data = Annotated[
+    str,
+    typer.Option(
+        help="A party folder, a folder of party folders, or the name of a data set.", autocompletion=complete(DATA_SETS)
+    ),
+]
 Out = Annotated[Path, typer.Option(help="File to write: .parquet or .csv.")]
-MethodName = Annotated[str | None, typer.Option("--method", help="Whose model; needed if there are several.")]
+MethodName = Annotated[
+    str | None,
+    typer.Option("--method", help="Whose model; needed if there are several.", autocompletion=complete(METHODS)),
+]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the run; needed if there are several.")]
 Party = Annotated[str | None, typer.Option(help="The party whose personal or group model is used.")]
 Key = Annotated[Path | None, typer.Option(help="File with the key that the parties share.")]

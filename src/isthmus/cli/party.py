@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli.common import Json
-from isthmus.errors import IsthmusError
+from isthmus.errors import Errors, IsthmusError
 
 if TYPE_CHECKING:
     from isthmus.data.folder.problems import Problem
@@ -80,6 +80,10 @@ def new(
             help="Several tables that refer to each other: a folder, a file, a DuckDB or SQLite file; repeat for more."
         ),
     ] = None,
+    as_edges: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TABLE", help="Of --tables one whose rows are edges between two rows; repeat for more."),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the party; by default, the folder's name.")] = "",
     id_: Annotated[str | None, typer.Option("--id", help="Column of the nodes' ids.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of labels; with --tables, TABLE.COLUMN.")] = None,
@@ -127,10 +131,14 @@ def new(
             "--source": source, "--target": target, "--weight": weight, "--molecule": molecule, "--bag": bag,
             "--features": features, "--directed": directed or None,
         }  # fmt: skip
-        if flag := next((flag for flag, value in other.items() if value), None):
-            raise IsthmusError(f"--tables finds keys and columns itself: leave out {flag}, and edit party.toml")
-        _new_database(folder, tables, label, task, split, classes, ids, owner, ignore, like, name, force)
+        if flags := [flag for flag, value in other.items() if value]:
+            raise IsthmusError(
+                f"--tables finds keys and columns itself: leave out {', '.join(flags)}, and edit party.toml"
+            )
+        _new_database(folder, tables, label, task, split, classes, ids, as_edges, owner, ignore, like, name, force)
         return
+    if as_edges:
+        raise IsthmusError("--as-edges names one of several tables: give --tables")
     from isthmus.data.folder.from_tables import (
         SourceTables,
         UnusableFolder,
@@ -146,20 +154,27 @@ def new(
     if len(owner or ()) > 1:
         raise IsthmusError("--owner: edges have one column of owners: name it once")
     renamed = {role: column for role, column in roles.items() if column is not None}
-    if unknown := set(features or ()) - {"degree"}:
-        raise IsthmusError(f"--features {min(unknown)}: the only features computed from edges are: degree")
+    errors, widths = Errors(), dict[str, int | None]()
+    for each in sorted(set(features or ()) - {"degree"}):
+        errors.found.append(IsthmusError(f"--features {each}: the only features computed from edges are: degree"))
+    for each in bag or ():
+        with errors.collected():
+            column, width = _bag(each)
+            widths[column] = width
     origin = SourceTables(
         nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed, _classes(classes),
-        bags=dict(map(_bag, bag or ())), degrees=bool(features), ids=ids,
+        bags=widths, degrees=bool(features), ids=ids,
     )  # fmt: skip
     many = is_pattern(origin)
     if many and name:
-        raise IsthmusError("--name: the * of the patterns stands for the parties' names: leave out --name")
+        errors.found.append(
+            IsthmusError("--name: the * of the patterns stands for the parties' names: leave out --name")
+        )
     try:
         if many:
-            problems = create_folders(folder, origin, force=force)
+            problems = create_folders(folder, origin, force=force, errors=errors)
         else:
-            problems = {folder: create_folder(folder, origin, name=name, force=force)}
+            problems = {folder: create_folder(folder, origin, name=name, force=force, errors=errors)}
     except UnusableFolder as unsound:
         _print({at: [each for each in found if each is not unsound.first] for at, found in unsound.problems.items()})
         raise
@@ -175,6 +190,7 @@ def _new_database(
     split: str | None,
     classes: str,
     ids: str | None,
+    as_edges: Sequence[str] | None,
     owner: Sequence[str] | None,
     ignore: Sequence[str] | None,
     like: Path | None,
@@ -186,16 +202,9 @@ def _new_database(
     from isthmus.data.folder.from_tables import UnusableFolder
 
     origin = DatabaseSource(
-        tables,
-        label or "",
-        task or (),
-        split or "",
-        _classes(classes),
-        ids=ids,
-        owners=owner or (),
-        ignore=ignore or (),
-        like=like,
-    )
+        tables, label or "", task or (), split or "", _classes(classes), ids=ids, edges=as_edges or (),
+        owners=owner or (), ignore=ignore or (), like=like,
+    )  # fmt: skip
     if origin.is_pattern and name:
         raise IsthmusError("--name: the * of the patterns stands for the parties' names: leave out --name")
     try:

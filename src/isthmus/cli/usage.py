@@ -32,13 +32,21 @@ def usage_text(error: Any, words: Sequence[str]) -> str:
 def _unknown_flag(flag: str, context: Any, words: Sequence[str]) -> str:
     flags = _flags_of(context)
     near, found = closest_path(flag.strip("-"), [name.strip("-") for name in flags])
-    hint = f"did you mean --{found}?" if found else ""
+    elsewhere = flag in FLAGS.values()  # a flag of isthmus run, so not mistyped
+    hint = (
+        f"isthmus {context.command.name} has no such option"
+        if elsewhere
+        else f"did you mean --{found}?"
+        if found
+        else ""
+    )
     if "--set" in flags and near < 1:
         from isthmus.methods.base import Method
         from isthmus.options import option_paths
         from isthmus.study.option_hints import paths_of_tables
 
-        paths = [*option_paths([Method.named(Method.default_name())]), *paths_of_tables()]
+        of_study = [] if context.command.name == "bench" else paths_of_tables()  # a table sets them for all methods
+        paths = [*option_paths([Method.named(Method.default_name())]), *of_study]
         nearer, path = closest_path(flag.strip("-").replace("-", "_"), paths, cutoff=0.75)
         if nearer > near:
             value = _value_behind(flag, words)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isthmus.data.folder.columns import Column
-from isthmus.data.folder.relations import DatabaseSettings
+from isthmus.data.folder.relations import DatabaseSettings, TableSettings
 from isthmus.errors import IsthmusError
 from isthmus.federation.bounds import Introduced
 
@@ -39,19 +39,23 @@ class Introduction:
 def read_introduction(party: str, answer: Mapping[str, Any]) -> Introduction:
     """Check one party's answer to `introduce`, and return it."""
     where = f"party '{party}' introduced itself with"
-    expected = {"agreed": str, "kind": str, "items": int, "labels": int, "nodes": int}
+    expected = {"agreed": str, "kind": str, "items": int, "labels": int, "nodes": int, "rows": int}
     for name, kind in expected.items():
         if type(answer.get(name)) is not kind:
             raise IsthmusError(f"{where} no {name}: use one version of isthmus at server and parties")
-    kind, items, labels, nodes = (answer[name] for name in ("kind", "items", "labels", "nodes"))
+    kind, items, labels, nodes, rows = (answer[name] for name in ("kind", "items", "labels", "nodes", "rows"))
     if kind not in KINDS:
         raise IsthmusError(f"{where} labels of an unknown kind {kind[:40]!r}: it must be one of {', '.join(KINDS)}")
     settings = _settings(answer["agreed"], where)
     most = items * max(1, len(settings["tasks"] or ()) or int(settings["classes"] or 0))
-    same = nodes == items if settings["level"] == "node" else nodes >= 0
-    if not (0 <= items <= MOST_ITEMS and 0 <= labels <= most and same and nodes <= MOST_ITEMS):
-        raise IsthmusError(f"{where} {items} items, {labels} labels and {nodes} nodes, which is impossible")
-    return Introduction(settings, kind, Introduced(items, labels, nodes))
+    same = nodes == items if items_level(settings) == "node" else nodes >= 0
+    few = max(items, nodes, rows) <= MOST_ITEMS and min(items, rows) >= 0
+    same &= not rows or "edges" in (table.as_ for table in _tables(settings))
+    if not (few and 0 <= labels <= most and same):
+        raise IsthmusError(
+            f"{where} {items} items, {labels} labels, {nodes} nodes and {rows} rows of edges, which is impossible"
+        )
+    return Introduction(settings, kind, Introduced(items, labels, nodes, rows=rows))
 
 
 def _settings(text: str, where: str) -> dict[str, Any]:
@@ -103,6 +107,17 @@ def read_columns(settings: Mapping[str, Any]) -> dict[str, Column]:
 def read_database(settings: Mapping[str, Any]) -> DatabaseSettings | None:
     """Return what several tables are, of agreed settings; None if parties hold one graph or many."""
     return None if settings["tables"] is None else DatabaseSettings.read(settings["tables"], "tables")
+
+
+def _tables(settings: Mapping[str, Any]) -> list[TableSettings]:
+    database = read_database(settings)
+    return [] if database is None else list(database.tables.values())
+
+
+def items_level(settings: Mapping[str, Any]) -> str:
+    """Return what agreed settings say that is classified: nodes, graphs or edges."""
+    database = read_database(settings)
+    return "edge" if database is not None and database.labels_edges else str(settings["level"])
 
 
 def compare_introductions(found: Mapping[str, Introduction]) -> dict[str, Any]:

@@ -231,9 +231,14 @@ class Member(PartySide):
         self.call = str(found.pop("call"))
         return found
 
-    def write_model(self, run: str, weights: wire.Payload) -> None:
-        models = {"shared": weights, "context": {} if self.site is None else self.site.context(self.name)}
-        write_models(self.state / "weights", self.model, models, self.description, private=True)
+    def write_model(self, run: str, weights: wire.Payload, threshold: float | None) -> None:
+        description, models = self.description, {"shared": weights, "context": {}}
+        if self.site is not None:
+            models["context"] = self.site.context(self.name)
+            if threshold is not None:
+                task = self.site.task.with_threshold(threshold)
+                description = {**description, "task": {"name": task.name, **task.model_dump()}}
+        write_models(self.state / "weights", self.model, models, description, private=True)
 
     def delete_states(self, run: str) -> None:
         for file in self._files(self.digest):

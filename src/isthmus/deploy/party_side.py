@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
-"""Texts, whole numbers, bytes, and lists and mappings of these."""
+"""Texts, numbers, bytes, and lists and mappings of these."""
 
 
 class ActionHandler(Protocol):
@@ -97,8 +97,12 @@ class PartySide(ABC):
         """Read the state that was written under this mark."""
 
     @abstractmethod
-    def write_model(self, run: str, weights: wire.Payload) -> None:
-        """Write the party's model, the best so far, to this machine."""
+    def write_model(self, run: str, weights: wire.Payload, threshold: float | None) -> None:
+        """Write the party's model, the best so far, to this machine.
+
+        Arguments:
+            threshold: of decisions, if the validation items of all parties chose it.
+        """
 
     @abstractmethod
     def delete_states(self, run: str) -> None:
@@ -164,7 +168,7 @@ class PartySide(ABC):
         elif do == "models":
             if model := self.handler.models().get(self.name):
                 with self._on_disk():
-                    self.write_model(self.run, model)
+                    self.write_model(self.run, model, message.get("threshold"))
         elif do == "account":
             return {} if self.record is None else self.record.account()
         elif do == "end":

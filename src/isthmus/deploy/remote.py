@@ -149,7 +149,7 @@ class RemoteTransport(Transport):
         if command.do == "restore":
             self._restore(command.payload)
         elif command.do == "models":
-            self._notify_all({"do": "models"})
+            self._notify_all({"do": "models", "threshold": command.payload})
         else:
             raise IsthmusError(f"unknown command '{command.do}': run the same version of isthmus everywhere")
         return []

@@ -19,12 +19,13 @@ from torch import Tensor
 from isthmus.data.folder.columns import Column, Totals
 from isthmus.data.folder.encoding import Encoding, first_totals, second_totals
 from isthmus.data.folder.reading import Contents
-from isthmus.data.schema import Inputs, Schema
+from isthmus.data.schema import Inputs
 from isthmus.deploy.introductions import (
     KINDS,
     check_shares,
     compare_introductions,
     compare_widths,
+    items_level,
     read_columns,
     read_database,
     read_introduction,
@@ -96,8 +97,11 @@ class Agreement:
     @property
     def inputs(self) -> Inputs:
         """What a model may read of the parties' data."""
-        schema = self.schema()
-        return Inputs(self.features, 0 if schema is None else schema.edge_width, schema)
+        database, encoding = read_database(self.agreed), self._encoding
+        if database is None:
+            return Inputs(self.features)
+        schema = encoding.schema(database)
+        return Inputs(self.features, schema.edge_width, schema, encoding.label_width(database))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -106,21 +110,17 @@ class Agreement:
 
     def encoding(self) -> dict[str, Any]:
         """How columns become features, as plain values."""
-        columns = read_columns(self.agreed)
-        known = Encoding(columns, dict(zip(columns, self.totals, strict=True))).to_dict()
-        return {**known, "molecules": self.agreed["smiles.features"]}
+        return {**self._encoding.to_dict(), "molecules": self.agreed["smiles.features"]}
 
-    def schema(self) -> Schema | None:
-        """The types of nodes and edges, if parties hold several tables."""
-        database, columns = read_database(self.agreed), read_columns(self.agreed)
-        if database is None:
-            return None
-        return Encoding(columns, dict(zip(columns, self.totals, strict=True))).schema(database)
+    @property
+    def _encoding(self) -> Encoding:
+        columns = read_columns(self.agreed)
+        return Encoding(columns, dict(zip(columns, self.totals, strict=True)))
 
     def _task_of_labels(self) -> Task:
         count = len(self.agreed["labels"] or self.agreed["tasks"] or ()) or int(self.agreed["classes"] or 0)
         options = {"classes": max(2, count)} if self.kind == "classification" else {"tasks": count}
-        return Task.named(f"{self.agreed['level']}-{self.kind}").read(options, "task")
+        return Task.named(f"{items_level(self.agreed)}-{self.kind}").read(options, "task")
 
 
 def agree(federation: Federation, largest_share: float = 1.0) -> Agreement:
@@ -137,7 +137,7 @@ def agree(federation: Federation, largest_share: float = 1.0) -> Agreement:
     federation.transport.introduced = introduced
     columns = read_columns(settings)
     federation.checks = {step: partial(_sums_problem, columns, step) for step in STEPS}
-    federation.checks["values"] = lambda answer, own: ids_problem(answer.get("ids"), own.nodes)
+    federation.checks["values"] = lambda answer, own: ids_problem(answer.get("ids"), own.counted)
     totals: list[dict[str, Tensor]] = [{} for _ in columns]
     for at, column in enumerate(columns.values()):
         if column.has_keyed_totals:
@@ -161,7 +161,7 @@ def _sums_problem(columns: Mapping[str, Column], step: Step, answer: Mapping[str
     if answer.keys() != due.keys():
         return "sums of other columns than those that need them"
     for at, name in due.items():
-        if why := columns[name].totals_problem(step, answer[at], introduced.nodes):
+        if why := columns[name].totals_problem(step, answer[at], introduced.counted):
             return f"column '{name}': {why}"
     return ""
 
@@ -225,6 +225,7 @@ class SetUpHandler:
             "items": size.items,
             "labels": size.labels,
             "nodes": size.nodes,
+            "rows": size.rows,
         }
 
     def _values(self, request: wire.Payload) -> dict[str, Any]:
@@ -274,8 +275,12 @@ def introduced_of(contents: Contents) -> Introduced:
     """How much a party introduces: its items, and their labels."""
     y = contents.y
     labels = int((~y.isnan() if y.is_floating_point() else y >= 0).sum())
-    items = contents.items if contents.database is None else contents.nodes  # rows without labels count as nodes do
-    return Introduced(items, labels, contents.nodes)
+    database, settings = contents.database, contents.settings
+    if database is None:
+        return Introduced(contents.items, labels, contents.nodes)
+    items = contents.items if settings.labels_edges else contents.nodes  # rows without labels count as nodes do
+    edges = [table.num_rows for name, table in database.tables.items() if settings.tables[name].as_ == "edges"]
+    return Introduced(items, labels, contents.nodes, rows=sum(edges))
 
 
 def _label_kind(y: Tensor) -> str:

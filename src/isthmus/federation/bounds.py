@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
@@ -30,24 +30,31 @@ class Introduced:
     Arguments:
         items: nodes, or graphs.
         labels: labels of these; with several tasks, of all tasks together.
-        nodes: as many as items, unless these are graphs.
+        nodes: as many as items, unless these are graphs or edges.
         parties: how many parties this is the sum of.
+        rows: of tables whose rows are edges, which have columns as nodes do.
     """
 
     items: int
     labels: int
     nodes: int
     parties: int = 1
+    rows: int = 0
 
     @classmethod
     def sum(cls, several: Iterable[Introduced]) -> Introduced:
         """What several parties hold together.
 
         >>> Introduced.sum([Introduced(3, 2, 3), Introduced(5, 5, 5)])
-        Introduced(items=8, labels=7, nodes=8, parties=2)
+        Introduced(items=8, labels=7, nodes=8, parties=2, rows=0)
         """
         each = list(several)
-        return cls(*(sum(getattr(one, name) for one in each) for name in ("items", "labels", "nodes", "parties")))
+        return cls(*(sum(getattr(one, name.name) for one in each) for name in fields(cls)))
+
+    @property
+    def counted(self) -> int:
+        """The most rows that have a column."""
+        return self.nodes + self.rows
 
 
 def weight_faults(reply: Reply) -> dict[int, str]:

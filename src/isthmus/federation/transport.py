@@ -40,7 +40,8 @@ class Command:
         of: the parties concerned.
         among: all parties concerned, if these are only some of them: others are reached in another way.
         action, verb: of an answer; of a delivery the action that it belongs to.
-        payload: the request of an answer, the mail by party, or the state to restore.
+        payload: the request of an answer, the mail by party, the state to restore, or of models the threshold of
+            decisions that validation items chose.
         sum_only: of the answers only the plain sum is wanted, so a transport may add them up as they come.
         to: who reads a total.
         same_form: fields of the request that come back must have the same shapes and types.

@@ -229,12 +229,16 @@ class Federation:
         """Restore the sites' state from the value that `save` returned."""
         self._send("restore", payload=saved)
 
-    def models(self) -> dict[str, Any]:
-        """Return by party the model that it evaluated last; parties on other machines write theirs there instead."""
-        return self._states("models")
+    def models(self, threshold: float | None = None) -> dict[str, Any]:
+        """Return by party the model that it evaluated last; parties on other machines write theirs there instead.
 
-    def _states(self, do: Literal["save", "models"]) -> dict[str, Any]:
-        found = {party: state for reply in self._send(do) for party, state in reply.state.items()}
+        Arguments:
+            threshold: of decisions, if validation items chose it; a party writes it beside its model.
+        """
+        return self._states("models", payload=threshold)
+
+    def _states(self, do: Literal["save", "models"], **what: Any) -> dict[str, Any]:
+        found = {party: state for reply in self._send(do, **what) for party, state in reply.state.items()}
         return dict(sorted(found.items(), key=lambda item: self.positions.get(item[0], 0)))
 
     def _send(self, do: Literal["deliver", "save", "restore", "models"], **what: Any) -> list[Reply]:

@@ -155,6 +155,49 @@ class KnownMeans:
         return self._mean
 
 
+class _ExportedRelation:
+    """As `Relation`, between positions among all nodes."""
+
+    def __init__(self, edge_index: Tensor, nodes: Tensor, attributes: Tensor | None) -> None:
+        self.source, self.target = edge_index
+        self._nodes = nodes.numel()
+        one = torch.ones_like(self.target)
+        self._count = torch.zeros_like(nodes).index_add(0, self.target, one).clamp(min=1).unsqueeze(1)
+        self.mean_attributes = None if attributes is None else self._mean(attributes)
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self._mean(x[self.source])
+
+    def _mean(self, messages: Tensor) -> Tensor:
+        return messages.new_zeros(self._nodes, messages.size(1)).index_add(0, self.target, messages) / self._count
+
+
+class ExportedGraph:
+    """As `TypedGraph`, without sizes that depend on how many nodes have which type: each type has a row for every node,
+    of which only those of its own nodes are read. An exported program is made of it, for graphs of any size.
+    """
+
+    def __init__(
+        self, node_type: Tensor, edge_index: Tensor, edge_type: Tensor, edge_attr: Tensor | None, schema: Schema
+    ) -> None:
+        nodes, kinds = torch.arange(node_type.size(0), device=node_type.device), len(schema.nodes)
+        self.node_type, self.counts, self.rows = node_type, [node_type.size(0)] * kinds, [Rows(nodes)] * kinds
+        self.relations = []
+        for at in range(len(schema.edges)):
+            own, columns = (edge_type == at).nonzero().squeeze(1), schema.edge_columns(at)
+            attributes = None if edge_attr is None or columns.start == columns.stop else edge_attr[own][:, columns]
+            self.relations.append(_ExportedRelation(edge_index[:, own], nodes, attributes))
+
+    def by_type(self, x: Tensor) -> Sequence[Tensor]:
+        return [x] * len(self.rows)
+
+    def flat(self, parts: Sequence[Tensor | None], width: int, like: Tensor) -> Tensor:
+        out = like.new_zeros(like.size(0), width)
+        for at, part in enumerate(parts):
+            out = out if part is None else torch.where((self.node_type == at).unsqueeze(1), part, out)
+        return out
+
+
 class TypedLayer(Layer):
     """A layer of a typed graph.
 
@@ -402,7 +445,8 @@ class TypedConvolutions(MessagePassing):
     def forward(
         self, x: Tensor, edge_index: Tensor, node_type: Tensor, edge_type: Tensor, edge_attr: Tensor | None = None
     ) -> Tensor:
-        graph = self._graphs(TypedGraph, node_type, edge_index, edge_type, edge_attr, self.schema)
+        kind = ExportedGraph if torch.compiler.is_exporting() else TypedGraph
+        graph = self._graphs(kind, node_type, edge_index, edge_type, edge_attr, self.schema)
         for at, conv in enumerate(self.convs):
             x = self.dropout(x) if at or self.dropout_features else x
             x = conv(x, graph)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.data.partition.base import Partition
+from isthmus.data.pool import DataSet, with_path
+from isthmus.errors import Errors, IsthmusError, did_you_mean
 from isthmus.methods.base import Method
 from isthmus.options import option_paths
 from isthmus.own_code import import_files
@@ -15,7 +17,8 @@ from isthmus.papers.leaderboard import Row, leaderboard
 from isthmus.papers.plan import Axis, Cell, Table
 from isthmus.papers.results import TableResults
 from isthmus.papers.shelf import ShelfEntry
-from isthmus.study.config import Study, merge, read_toml
+from isthmus.study.config import Study, merge, parse_assignments, read_toml
+from isthmus.study.option_hints import TABLES
 from isthmus.study.protocol import protocol_text
 
 METHOD = "method"
@@ -39,6 +42,17 @@ class Board:
     @property
     def name(self) -> str:
         return f"{self.entry.name}: {', '.join(self.place.values())}"
+
+    @property
+    def first(self) -> Cell:
+        """The cell of the first method."""
+        return next(cell for cell in self.entry.plan.cells() if self.place.items() <= cell.place.items())
+
+    @property
+    def tuned(self) -> list[str]:
+        """The options that the trials choose."""
+        tune = self.entry.plan.tune
+        return [path.removeprefix("method.") for path in tune.options] if tune else []
 
     def rows(self) -> list[Row]:
         """The methods of the table, as committed."""
@@ -70,17 +84,25 @@ def find_board(entries: Sequence[ShelfEntry], protocol: str, study: Mapping[str,
     Arguments:
         study: what differs from the protocol: tables `data` and `partition`, and `parties`.
     """
-    protocol_text(protocol)  # an unknown one is an error
+    errors = Errors()
+    with errors.collected():
+        protocol_text(protocol)  # an unknown one is an error
+    for table, kind in (("data", DataSet), ("partition", Partition)):
+        with errors.collected():
+            if name := with_path(study.get(table, {})).get("name"):
+                kind.named(name)
+    errors.check()
     wanted = _setting(Study.of({**study, "protocol": protocol, "methods": [{"name": Method.default_name()}]}))
     found = []
     for entry in entries:
         plan = read_toml(entry.folder / entry.paper / f"{entry.table}.toml")
         if plan.get("study", {}).get("protocol") == protocol.lower() and plan["axes"][-1]["name"] == METHOD:
             found += [Board(entry, place) for place in _places(entry.plan)]
-    for board in found:
-        first = next(cell for cell in board.entry.plan.cells() if board.place.items() <= cell.place.items())
-        if _setting(first.study_for(0)) == wanted:
-            return board
+    settings = [_setting(board.first.study_for(0)) for board in found]
+    if wanted in settings:
+        return found[settings.index(wanted)]
+    same_data = [board for board, setting in zip(found, settings, strict=True) if setting[0][:1] == wanted[0][:1]]
+    found = same_data or found
     places = "; ".join(board.name for board in found[:NAMED]) or "none"
     more = f"; and {len(found) - NAMED} others" if len(found) > NAMED else ""
     raise IsthmusError(
@@ -102,7 +124,7 @@ def _places(table: Table) -> list[dict[str, str]]:
     return places
 
 
-def _setting(study: Study) -> list[object]:
+def _setting(study: Study) -> list[Any]:
     """What all methods of a study have in common: the data, the cut and the model."""
     data, partition = study.data_set(), study.named_partition()
     named = [(each.name, each.model_dump()) for each in (data, partition) if each is not None]
@@ -124,6 +146,29 @@ def own_method(file: Path, name: str | None) -> str:
     if name is None and len(own) > 1:
         raise IsthmusError(f"{file} defines {', '.join(own)}: choose one with --method")
     return name or own[0]
+
+
+def check_options(method: str, assignments: Sequence[str], tuned: Collection[str]) -> None:
+    """Name every assignment that sets no option of a method, or one that the trials choose.
+
+    Arguments:
+        method: its name; empty if it is not known.
+    """
+    errors = Errors()
+    for each in assignments:
+        with errors.collected():
+            table = parse_assignments([each])
+            path = each.partition("=")[0].strip()
+            first = path.partition(".")[0]
+            if path in tuned:
+                raise IsthmusError(f"--set {path}: the trials choose it: add --untuned")
+            if method and first in {*TABLES, "training"}.difference(Method.named(method).option_names()):
+                raise IsthmusError(
+                    f"--set {path}: the table has one {first} for all methods: set options of '{method}'"
+                )
+            if method:
+                Method.named(method).read(table, f"method '{method}'")
+    errors.check()
 
 
 def own_row(table: Table, cell: Cell, results: TableResults) -> Row:

@@ -26,26 +26,47 @@ FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
 KEY = "isthmus.json"
 """Name under which a program carries the model's description: the encoding of its columns, the names of its classes."""
 DYNAMIC = torch.export.Dim.DYNAMIC
-NODES, EDGES, GRAPHS = 7, 11, 3
+NODES, EDGES, GRAPHS, ITEMS = 7, 11, 3, 5
 """Sizes of the example that the model is traced with; a program takes any others."""
 
 
 class Program(nn.Module):
-    """A model whose inputs are tensors only: x, edge_index, edge_weight and, for whole graphs, batch."""
+    """A model whose inputs are tensors only: x, edge_index, edge_weight and, by name, what else it reads.
 
-    def __init__(self, module: nn.Module) -> None:
+    Arguments:
+        labelled: the node type whose rows are the output; none if all rows are.
+    """
+
+    def __init__(self, module: nn.Module, labelled: int | None) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.labelled = module, labelled
         self.names = inspect.signature(module.forward).parameters.keys()
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, batch: Tensor | None = None) -> Tensor:
-        given: dict[str, Any] = {"edge_weight": edge_weight}
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor,
+        batch: Tensor | None = None,
+        node_type: Tensor | None = None,
+        edge_type: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+        edge_label_index: Tensor | None = None,
+        edge_label_attr: Tensor | None = None,
+    ) -> Tensor:
+        given: dict[str, Any] = {
+            "edge_weight": edge_weight, "node_type": node_type, "edge_type": edge_type, "edge_attr": edge_attr,
+            "edge_label_index": edge_label_index, "edge_label_attr": edge_label_attr,
+        }  # fmt: skip
         if batch is not None:
             graphs = (batch.max() + 1).item()
             torch._check(graphs > 0)
             given |= {"batch": batch, "batch_size": graphs, "num_graphs": graphs}
-        output: Tensor = self.module(x, edge_index, **{name: given[name] for name in given if name in self.names})
-        return output
+        more = {name: value for name, value in given.items() if value is not None and name in self.names}
+        output: Tensor = self.module(x, edge_index, **more)
+        if node_type is None or self.labelled is None:
+            return output
+        return output[(node_type == self.labelled).nonzero().squeeze(1)]
 
 
 def export_model(model: TrainedModel, path: Path | str, format: str | None = None) -> None:
@@ -54,7 +75,9 @@ def export_model(model: TrainedModel, path: Path | str, format: str | None = Non
     The file's name says which, `.pt2` or `.onnx`, unless `format` does ("torch" or "onnx").
 
     Its inputs are `x` `[nodes, features]`, `edge_index` `[2, edges]`, `edge_weight` `[edges]` (ones without weights)
-    and, for whole graphs, `batch` `[nodes]`. Its output is that of `TrainedModel.outputs`. The file also carries the
+    and, for whole graphs, `batch` `[nodes]`. By name follow, where the model reads them: `node_type` `[nodes]`,
+    `edge_type` `[edges]`, `edge_attr` `[edges, columns]`, and of labelled edges `edge_label_index` `[2, items]` and
+    `edge_label_attr` `[items, columns]`. Its output is that of `TrainedModel.outputs`. The file also carries the
     model's description as `isthmus.json`.
     """
     if not isinstance(model, TrainedModel):
@@ -68,12 +91,7 @@ def export_model(model: TrainedModel, path: Path | str, format: str | None = Non
         raise IsthmusError(f"unknown format '{format}': {did_you_mean(format, FORMATS)}")
     if model.context or model.method.unsupervised:
         raise IsthmusError(f"method '{model.method.name}' predicts with more than its module: use isthmus predict")
-    inputs = inputs_of(model.description)
-    if uses_types(model.module) or (inputs.edge_features and uses_edge_features(model.module)):
-        raise IsthmusError("models that read types, or features of edges, have no program: use isthmus predict")
     description = json.dumps(model.description)
-    if model.task.level == "edge":
-        raise IsthmusError("models of edges have no program: use isthmus predict")
     with _quiet():
         program = _trace(model)
         if format == "torch":
@@ -91,15 +109,37 @@ def _trace(model: TrainedModel) -> Any:
     if model.task.level == "graph":
         example += (torch.arange(NODES) * GRAPHS // NODES,)
         shapes += ({0: DYNAMIC},)
+    more = _more_inputs(model)
+    sizes: dict[str, Any] = dict(zip(("x", "edge_index", "edge_weight", "batch"), shapes, strict=False))
+    sizes |= {name: {1 if name == "edge_label_index" else 0: DYNAMIC} for name in more}
+    schema = inputs_of(model.description).schema
+    labelled = None if schema is None or not schema.labelled else schema.node_types.index(schema.labelled)
+    program = Program(model.module, labelled).eval()
     try:
         with torch.no_grad():
-            return torch.export.export(Program(model.module).eval(), example, dynamic_shapes=shapes, strict=False)
+            return torch.export.export(program, example, more, dynamic_shapes=sizes, strict=False)
     except Exception as error:  # torch's own errors have many types
         name = type(model.module).__name__
         text = str(error).strip().partition("\n")[0][:200]
         raise IsthmusError(
             f"torch cannot export model {name}: {text}; use another encoder, or isthmus predict"
         ) from error
+
+
+def _more_inputs(model: TrainedModel) -> dict[str, Tensor]:
+    """Examples of what a model reads beside nodes, edges and their weights."""
+    inputs, more = inputs_of(model.description), {}
+    if inputs.schema is not None and (inputs.schema.labelled or uses_types(model.module)):
+        more["node_type"] = torch.arange(NODES) % len(inputs.schema.nodes)
+    if inputs.schema is not None and uses_types(model.module):
+        more["edge_type"] = torch.arange(EDGES) % max(1, len(inputs.schema.edges))
+    if inputs.edge_features and uses_edge_features(model.module):
+        more["edge_attr"] = torch.zeros(EDGES, inputs.edge_features)
+    if model.task.level == "edge":
+        more["edge_label_index"] = torch.arange(2 * ITEMS).view(2, ITEMS) % NODES
+        if inputs.label_features:
+            more["edge_label_attr"] = torch.zeros(ITEMS, inputs.label_features)
+    return more
 
 
 def _save(program: Any, path: Path, description: str) -> None:

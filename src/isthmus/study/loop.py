@@ -343,7 +343,7 @@ class Run:
         best = self.progress["best"]
         chosen = value is None or self.method.select == "last"
         if chosen or best is None or value > best:
-            kept = {"models": self._saved(models), "graph": self.method.product(state), "tested": self._tested}
+            kept = {"models": self._saved(models, task), "graph": self.method.product(state), "tested": self._tested}
             groups = {name: list(group.parties) for name, group in models.groups.items()}
             self.progress |= {"metrics": metrics, **kept, "groups": groups, "chosen_round": state.round}
             self.progress["majority_score"] = self.task.majority_score(summed["test"])
@@ -386,10 +386,15 @@ class Run:
         known = [score for score in scores if score is not None and math.isfinite(score)]
         return math.fsum(known) / len(known) if known else None
 
-    def _saved(self, models: Models) -> dict[str, Any]:
-        """The models of this round as they are saved, each under its owner; a federation's parties write their own."""
+    def _saved(self, models: Models, task: Task) -> dict[str, Any]:
+        """The models of this round as they are saved, each under its owner; a federation's parties write their own.
+
+        Arguments:
+            task: with the threshold that the validation items of this round chose.
+        """
         personal = models.personal or self.method.evaluate_with == "trained"
-        own = self.federation.models() if personal or not self.here else {}
+        threshold = None if task is self.task else getattr(task, "threshold", None)
+        own = self.federation.models(threshold) if personal or not self.here else {}
         groups = {name: dict(group.weights) for name, group in models.groups.items()}
         saved = {"shared": dict(models.shared), "groups": groups, "parties": own, "context": dict(models.context)}
         return {owner: weights for owner, weights in saved.items() if weights}

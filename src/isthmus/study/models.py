@@ -223,7 +223,7 @@ class TrainedModel:
         if party.features != self.description["features"]:
             raise IsthmusError(
                 f"party '{party.name}' has {party.features} features, the model was trained on "
-                f"{self.description['features']}: encode them as in training"
+                f"{self.description['features']}: give data with the columns of training"
             )
         known = inputs_of(self.description)
         if party.schema != known.schema:
@@ -236,12 +236,12 @@ class TrainedModel:
         if party.edge_width != known.edge_features:
             raise IsthmusError(
                 f"party '{party.name}' has {party.edge_width} features of an edge, the model was trained on "
-                f"{known.edge_features}: encode them as in training"
+                f"{known.edge_features}: give data with the columns of training"
             )
         if party.label_width != known.label_features:
             raise IsthmusError(
                 f"party '{party.name}' has {party.label_width} features of a labelled edge, the model was trained on "
-                f"{known.label_features}: encode them as in training"
+                f"{known.label_features}: give data with the columns of training"
             )
 
     def _site(self, party: Party) -> Site:

@@ -24,22 +24,15 @@ NewData = Path | str | Party | Sequence[Party]
 
 @dataclass(frozen=True, eq=False)
 class NewParty:
-    """A party and the ids of its items, as an Arrow array: those in its files, else its own, else positions from 0.
+    """A party and the columns of a table that name its items: `id`, and of edges `source` and `target`.
 
-    An item that is an edge has the ids of both ends, `[2, items]`. `notes` are about values that did not occur in
+    They are as in its files, else its own ids, else positions from 0. `notes` are about values that did not occur in
     training.
     """
 
     party: Party
-    ids: Any
+    names: Mapping[str, Any]
     notes: Sequence[str] = ()
-
-    @property
-    def names(self) -> dict[str, Any]:
-        """The columns of a table that name its items."""
-        return (
-            dict(zip(("source", "target"), self.ids, strict=True)) if self.party.level == "edge" else {"id": self.ids}
-        )
 
 
 def new_parties(
@@ -67,7 +60,7 @@ def new_parties(
                 f"data is {what}: give the path of a party folder or of a folder of them, the name of a data set, "
                 "a Party object, or a list of them"
             )
-        return [NewParty(party, _own_ids(party, level)) for party in parties]
+        return [NewParty(party, _own_names(party, level)) for party in parties]
     contents, _ = read_folders(Path(data).expanduser(), None if key is None else read_key(path_of(key, "key")))
     if encoding is None:
         raise IsthmusError(
@@ -75,7 +68,7 @@ def new_parties(
             "name of a data set, or Party objects in Python"
         )
     for each in contents:
-        check_level(each.settings.name, each.settings.level, level)
+        check_level(each.settings.name, each.settings.items_level, level)
     return [_encoded(each, encoding, key, level) for each in contents]
 
 
@@ -98,20 +91,17 @@ def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | 
     known.check_fit(contents, shared_key)
     party = build_party(contents, known, seed=0, train=0.0, val=0.0, key=shared_key)
     notes = summarize_notes({party.name: known.notes(contents, shared_key)})
-    names = contents.item_names if contents.database is None or level == "node" else _own_ids(party, level)
+    names = _own_names(party, level) if contents.database is not None and level == "pair" else contents.item_names
     return NewParty(party, names, notes)
 
 
-def _own_ids(party: Party, level: Level) -> Any:
-    """Return the ids of the items of a model for this level: of a typed graph, of the nodes that have labels.
-
-    Those of edges are two arrays.
-    """
+def _own_names(party: Party, level: Level) -> dict[str, Any]:
+    """Return the ids of the items of a model for this level: of a typed graph, of the nodes that have labels."""
     if party.level == "edge":
         ends = party.graph.edge_label_index if party.ids is None else party.ids[party.graph.edge_label_index]
-        return [pa.array(end.numpy()) for end in ends]
+        return {column: pa.array(end.numpy()) for column, end in zip(("source", "target"), ends, strict=True)}
     labelled = party.labelled_type if level == "node" else None
     if party.ids is not None:
-        return pa.array((party.ids if labelled is None else party.ids[labelled]).numpy())
+        return {"id": pa.array((party.ids if labelled is None else party.ids[labelled]).numpy())}
     items = party.nodes if party.level == "pair" else party.items
-    return pa.array(range(items if labelled is None else int(labelled.sum())), pa.int64())
+    return {"id": pa.array(range(items if labelled is None else int(labelled.sum())), pa.int64())}

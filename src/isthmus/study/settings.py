@@ -152,12 +152,10 @@ def check_options(methods: Sequence[Method], given: Mapping[str, Any], where: st
         fixed = table in TABLES and not path.startswith(MODEL)
         return f"{path}, which has one value in each study" if fixed else f"'{path}'"
 
-    fixed = [*(path for path in paths_of_tables() if not path.startswith(MODEL)), *ONE_VALUE]
-    groups = {path.partition(".")[0] for path in option_paths(map(type, methods))}
     for name, values in given.items():
         if any(options_for(method, {name: None}) for method in methods):
             continue
-        if name in fixed:
+        if name in ONE_VALUE or (name in paths_of_tables() and not name.startswith(MODEL)):
             raise IsthmusError(
                 f"{where}: '{name}' has one value in each study: only options of methods, of local training and of the "
                 "model vary; run a study for each value, and isthmus compare them"
@@ -169,6 +167,7 @@ def check_options(methods: Sequence[Method], given: Mapping[str, Any], where: st
             _, close = closest_path(option, paths, cutoff=0.5)  # of few names; some have two letters
             hint = f"did you mean '{owner}.{close}'?" if close else suggest_option(option, paths)
             raise IsthmusError(f"{where}: '{owner}' has no option '{option}': {hint}")
+        groups = {path.partition(".")[0] for path in option_paths(map(type, methods))}
         if option and owner in Method.known() and owner not in groups:
             add = format_option("method", owner) if writes_flags() else f"{{ name = '{owner}' }} in [[methods]]"
             raise IsthmusError(f"{where}: '{name}': method '{owner}' is not in this study: add it with {add}")

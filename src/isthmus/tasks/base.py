@@ -207,6 +207,10 @@ class Task(Registered):
         """This task with the threshold that the counts of validation items choose; itself if it chooses none."""
         return self
 
+    def with_threshold(self, threshold: Any) -> Task:
+        """This task with a threshold that another machine chose by `fit_threshold`, where it leaves one to choose."""
+        raise IsthmusError(f"refused: task '{self.name}' leaves no threshold to choose")
+
     @abstractmethod
     def count(self, counts: Mapping[str, Any]) -> float:
         """How many values the counts are of: items, or labelled entries."""

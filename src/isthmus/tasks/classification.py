@@ -238,6 +238,13 @@ class Classification(Classes):
         chosen._cut = cut
         return chosen
 
+    def with_threshold(self, threshold: Any) -> Classification:
+        if not isinstance(self.threshold, str):
+            raise IsthmusError(f"refused: task.threshold is {self.threshold:g}, which leaves none to choose")
+        if type(threshold) is not float or not 0 <= threshold <= 1:
+            raise IsthmusError("refused: a threshold that is no number from 0 to 1")
+        return self.model_copy(update={"threshold": threshold})
+
     def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any]:
         items = counts["confusion"].cpu().sum(1).double()
         loss = -torch.special.xlogy(items, items / items.sum()).sum()

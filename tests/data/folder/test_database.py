@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from databases import bank_draft, crossing_drafts, dated_draft, days
+from databases import bank_draft, crossing_drafts, dated_draft, days, edge_draft
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.reading import check_folder
 from isthmus.data.ids import hash_ids
@@ -193,6 +193,65 @@ def test_table_can_be_edges_with_features(tmp_path):
     assert torch.allclose(found.squeeze(1), expected)
 
 
+def test_edges_with_labels_are_items_with_the_features_of_their_rows(tmp_path):
+    draft = edge_draft(dated=False)
+    draft.tables["transfers.parquet"]["from_account"][3] = "elsewhere"
+    assert [each for each in report(draft, tmp_path / "north") if "elsewhere" in each] == [
+        "note: transfers.parquet, row 4: column 'from_account' names rows that 'accounts' lacks, such as 'elsewhere': "
+        "such edges are left out"
+    ]
+    (party,) = load_folders(tmp_path).parties
+    table = draft.tables["transfers.parquet"]
+    kept = [at for at in range(40) if at != 3]
+    accounts = draft.tables["accounts.parquet"]["id"]
+    assert (party.level, party.items, party.schema.labelled) == ("edge", 39, "")
+    assert party.graph.y.tolist() == [table["bad"][at] for at in kept]
+    for end, column in enumerate(("from_account", "to_account")):
+        found = party.graph.edge_label_index[end].tolist()  # accounts are the first type
+        assert [accounts[at] for at in found] == [table[column][at] for at in kept]
+    amounts = torch.tensor(table["amount"])
+    expected = ((amounts - amounts.mean()) / amounts.std(unbiased=False))[kept]
+    assert torch.allclose(party.graph.edge_label_attr.squeeze(1), expected)
+    assert (
+        int((party.graph.edge_type == party.schema.edge_types.index(("accounts", "transfers", "accounts"))).sum()) == 39
+    )
+
+
+def test_edges_with_labels_and_a_time_read_only_rows_before_until(tmp_path):
+    draft = edge_draft(transfers=200)
+    contents = read(draft, tmp_path / "north")
+    table = draft.tables["transfers.parquet"]
+    dates = [each.isoformat() for each in table["date"]]
+    early, later = (
+        [at for at, date in enumerate(dates) if (date < "2024-04-01") == is_early] for is_early in (True, False)
+    )
+    edges = {name: each for (_, name, _), each in contents.database.edges.items() if each.table}
+    assert {name: each.rows.tolist() for name, each in edges.items()} == dict.fromkeys(
+        ("transfers", "rev_transfers"), early
+    )
+    assert contents.database.labelled.rows.tolist() == later
+    assert contents.item_names["id"].to_pylist() == [table["id"][at] for at in later]
+    assert contents.item_names["target"].to_pylist() == [table["to_account"][at] for at in later]
+    assert torch.equal(contents.item_ids, hash_ids([f"transfers:{table['id'][at]}" for at in later], None))
+    for split, (start, end) in {"train": ("", "2024-07-01"), "val": ("2024-07-01", "2024-08-15"),
+                                "test": ("2024-08-15", "9")}.items():  # fmt: skip
+        assert contents.splits[split].tolist() == [start <= dates[at] < end for at in later]
+    encoding = load_folders(tmp_path).encoding
+    assert encoding["totals"]["transfers.amount"]["count"] == sum(date < "2024-07-01" for date in dates)
+    assert ", 12 accounts" in f", {contents.summary()}"
+    assert f"{len(later)} transfers to classify" in contents.summary()
+
+
+def test_rows_of_rows_that_are_left_out_are_left_out(tmp_path):
+    draft = with_table(shop_draft(), "customers", columns={}).with_settings(label="customers.good", until="2024-01-11")
+    draft = draft.without("returned", "orders.parquet").put("good", [0, 1, 0, 1, 0, 1], "customers.parquet")
+    table = draft.tables["orders.parquet"]
+    known = {order for order, date in zip(table["id"], table["day"], strict=True) if date.day < 11}
+    orders = draft.tables["parts.parquet"]["order"]
+    database = read(draft, tmp_path / "a").database
+    assert 0 < database.ids["parts"].numel() == sum(each in known for each in orders) < len(orders)
+
+
 def test_ids_are_of_table_and_key_or_of_the_party(tmp_path):
     draft = bank_draft()
     ids = read(draft, tmp_path / "a").database.ids
@@ -306,7 +365,26 @@ def test_all_problems_are_found_in_one_pass(tmp_path):
         ),
         (
             with_table(dated_draft(), "transfers", **{"as": "edges"}),
-            "party.toml: label = 'transfers.bad': the rows with labels are nodes",
+            "party.toml: label = 'transfers.bad': edges with labels and a time need 'until': models read the rows "
+            "before that day, and classify later ones",
+        ),
+        (
+            edge_draft(train_until="2024-02-01"),
+            "party.toml: until is later than train_until: edges before until are read, none is left to train on",
+        ),
+        (
+            with_table(edge_draft(), "accounts", time="opened").put("opened", days(*range(12)), "accounts.parquet"),
+            "party.toml: tables.accounts: edges with labels join rows without a time: remove its time, or set "
+            'as = "nodes" for transfers',
+        ),
+        (
+            with_table(edge_draft(ids="shared"), "transfers", owners={"to_account": "to_bank"}),
+            "party.toml: tables.transfers.owners: edges with labels join rows of one party: leave out owners, or set "
+            'as = "nodes" for transfers',
+        ),
+        (
+            edge_draft(until="2030-01-01", train_until="2030-02-01", val_until="2030-03-01"),
+            "transfers.parquet: no row to classify joins two rows: correct its keys, or give an earlier day for until",
         ),
         (
             bank_draft().with_settings(columns={"x": {"kind": "number"}}),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from databases import bank_draft, crossing_drafts, dated_draft
+from databases import bank_draft, crossing_drafts, dated_draft, edge_draft
 from isthmus.data.folder.from_database import DatabaseSource, create_databases
 from isthmus.data.folder.from_tables import UnusableFolder
 from isthmus.data.folder.reading import check_folder
@@ -197,6 +197,40 @@ def test_dated_label_gets_a_split_by_date(tmp_path):
     assert min(shares[1:]) > 0.1
 
 
+def test_tables_of_edges_with_a_label_get_the_day_from_which_on_they_are_classified(tmp_path):
+    tables = {file.removesuffix(".parquet"): columns for file, columns in edge_draft(transfers=200).tables.items()}
+    create(tmp_path / "north", write_csv(tmp_path / "in", tables), label="transfers.bad", edges=["transfers"])
+    settings = settings_of(tmp_path / "north")
+    assert settings["tables"]["transfers"]["as"] == "edges"
+    assert settings["until"] < settings["train_until"] < settings["val_until"]
+    contents, _ = check_folder(tmp_path / "north")
+    assert 100 < contents.items < 130
+    shares = [float(contents.splits[split].float().mean()) for split in ("train", "val", "test")]
+    assert 0.5 < shares[0] < 0.65
+    assert min(shares[1:]) > 0.1
+    text = (tmp_path / "north" / "party.toml").read_text()
+    assert "of the rows with labels are dated before: they are read, later ones are classified" in text
+    create(tmp_path / "again", write_csv(tmp_path / "in", tables), label="", like=tmp_path / "north")
+    again = settings_of(tmp_path / "again")
+    assert again == {**settings, "name": "again"}
+
+
+def test_two_files_of_nodes_and_edges_with_labels_are_tables(tmp_path):
+    nodes = {"id": [f"n{at}" for at in range(20)], "size": [float(at) for at in range(20)]}
+    edges = {
+        "source": [f"n{at}" for at in range(20)],
+        "target": [f"n{7 * at % 20}" for at in range(20)],
+        "weight": [at / 7 for at in range(20)],
+        "label": ["good", "bad"] * 10,
+    }
+    source = write_csv(tmp_path / "in", {"nodes": nodes, "edges": edges})
+    create(tmp_path / "north", source, label="edges.label", edges=["edges"])
+    contents, problems = check_folder(tmp_path / "north")
+    assert (contents.items, contents.settings.items_level, contents.settings.labels) == (20, "edge", ["bad", "good"])
+    assert problems == []
+    assert contents.database.labelled.index.tolist() == [list(range(20)), [7 * at % 20 for at in range(20)]]
+
+
 def test_names_and_empty_columns_are_left_out_with_a_reason(tmp_path):
     tables = bank(customers={"name": [f"n{at}" for at in range(16)], "fax": [None] * 16})
     tables["customers"]["fax"] = [""] * 16
@@ -247,6 +281,8 @@ def test_folder_may_be_replaced(tmp_path):
         ({"label": "accounts"}, "give --label TABLE.COLUMN, or --label TABLE with several --task COLUMN"),
         ({"split": "part"}, "table 'accounts' has no column 'part'"),
         ({"ignore": ["colour"]}, "--ignore colour: no table has this column"),
+        ({"edges": ["cards"]}, "--as-edges cards: there is no table 'cards'"),
+        ({"edges": ["accounts"]}, 'tables.accounts: as = "edges" needs two foreign keys into one table'),
     ],
 )
 def test_wrong_options_are_one_line(tmp_path, options, error):

@@ -59,8 +59,11 @@ def test_a_task_and_a_method_must_both_do_without_labels():
         Run(FCLG(), parties, task, torch.nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("statistics", ["travel", "stay"])
-@pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("check", "statistics"),
+    [("cohort_law", "travel"), ("cohort_law", "stay"), ("resume_equals_uninterrupted", "stay")],
+)
 @pytest.mark.parametrize("kind", [FCLG, InfoGraph, Mvgrl])
 def test_batches_sampling_and_batch_norm_conform(kind, check, statistics):
     local = {**SGD, "batch_size": 5, "lr": 0.01}
@@ -139,6 +142,7 @@ def test_a_study_tells_clusters_of_all_graphs_together():
     assert found.chosen_round == 2
 
 
+@pytest.mark.slow
 def test_a_study_draws_embeddings_the_same_after_a_stop(tmp_path):
     plan = Study.of(
         {

@@ -45,6 +45,7 @@ class IbmAml(PublicDataSet):
     """
 
     name: ClassVar[str] = "ibm-aml"
+    natural: ClassVar[bool] = True
     folder: ClassVar[str] = "ibm-aml"
     url: ClassVar[str] = "https://www.kaggle.com/datasets/ealtman2019/ibm-transactions-for-anti-money-laundering-aml"
 

@@ -40,6 +40,7 @@ class FedGb(PublicDataSet):
     """
 
     name: ClassVar[str] = "fedgb"
+    natural: ClassVar[bool] = True
     folder: ClassVar[str] = "fedgb"
     url: ClassVar[str] = "https://drive.google.com/drive/folders/1EoSEs8UYkjR4Ve2RDqYxwbE-6pO9y9K7"
 

@@ -38,6 +38,7 @@ class Ledgers(DataSet):
     """
 
     name: ClassVar[str] = "ledgers"
+    natural: ClassVar[bool] = True
 
     parties: int = Field(4, ge=1)
     """Banks."""

@@ -41,6 +41,7 @@ class Shops(PartyData):
     """
 
     name: ClassVar[str] = "shops"
+    natural: ClassVar[bool] = True
 
     parties: int = Field(10, ge=1)
     """Shops."""

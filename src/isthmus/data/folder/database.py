@@ -28,6 +28,7 @@ from isthmus.data.folder.relations import (
     dated_tables,
     relations,
     table_columns,
+    tables_with_moments,
     undated_cycle,
 )
 from isthmus.data.folder.settings import FILE, PartyFile
@@ -56,6 +57,12 @@ class TypedEdges:
     table: str = ""
     rows: Tensor | None = None
     days: Tensor | None = None
+
+    def of_rows(self, read: Tensor) -> TypedEdges:
+        """Those whose rows of a table of edges are in a mask of its rows."""
+        assert self.rows is not None
+        mask = read[self.rows]
+        return replace(self, index=self.index[:, mask], rows=self.rows[mask])
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,18 +94,23 @@ class Database:
         edges: by type, in the order of the types.
         items: the table with the labels.
         ids: by table of nodes, a number for each row, the same at every party that has the row.
-        names: the keys of the rows with labels, or their row numbers from 1.
-        moments: by dated table the moment of each row.
+        item_ids: such a number for each item.
+        names: by column how items are called: `id`, the keys of the rows with labels or their row numbers from 1; of
+            edges also `source` and `target`, the keys of both ends.
+        moments: by table the moment of each row, of tables whose rows have one.
         across: edges to and from rows that other parties hold.
+        labelled: the edges with labels, if it is edges that have them.
     """
 
     tables: dict[str, Table]
     edges: dict[EdgeType, TypedEdges]
     items: str
     ids: dict[str, Tensor]
-    names: Any
+    item_ids: Tensor
+    names: dict[str, Any]
     moments: dict[str, Moments]
     across: Sequence[tuple[EdgeType, Across]]
+    labelled: TypedEdges | None = None
 
     @property
     def nodes(self) -> int:
@@ -119,7 +131,7 @@ class Database:
 
     def outline(self) -> Database:
         """The database without features and edges."""
-        return replace(self, tables={}, edges={}, moments={}, names=None, across=())
+        return replace(self, tables={}, edges={}, moments={}, names={}, across=(), labelled=None)
 
     def border(self, owners: Sequence[str]) -> tuple[Border, Tensor]:
         """Return the edges across the border, without their features, and the row of the key of each, from 1."""
@@ -177,13 +189,16 @@ class DatabaseReader(ItemChecker):
             return None
         moments = self._moments()
         kept = self._keep(moments)
-        y, splits = y[kept[items]], splits and {split: mask[kept[items]] for split, mask in splits.items()}
+        chosen = self._edges_to_classify(moments) if self.settings.labels_edges else kept[items]
+        y, splits = y[chosen], splits and {split: mask[chosen] for split, mask in splits.items()}
         if y.size(0) == 0:
             what = f"no row is dated before until = {self.settings.until}: give a later day"
+            if self.settings.labels_edges:
+                what = "no row to classify joins two rows: correct its keys, or give an earlier day for until"
             self.add(Problem(f"{items}.parquet", what))
             return None
-        splits = self._splits_by_date(y, moments.get(items), kept[items]) if splits is None else splits
-        return self._database(moments, kept), y, splits
+        splits = self._splits_by_date(y, moments.get(items), chosen) if splits is None else splits
+        return self._database(moments, kept, chosen), y, splits
 
     def _read_table(self, name: str, table: TableSettings) -> None:
         file, columns = f"{name}.parquet", table_columns(self.columns, name)
@@ -258,7 +273,10 @@ class DatabaseReader(ItemChecker):
             self.holders[name, column] = np.where(at >= 0, found, named)
         elif dangling.any():
             first = values[int(np.flatnonzero(dangling)[0])].as_py()
-            what = f"column '{column}' names rows that '{other}' lacks, such as '{first}': no edge joins them"
+            lost = "no edge joins them"
+            if self.settings.labels_edges and name == self.settings.items_table:
+                lost = "such edges are left out"
+            what = f"column '{column}' names rows that '{other}' lacks, such as '{first}': {lost}"
             self.add(*at_rows(file, what, dangling, severe=False))
 
     def _check_features(self, name: str) -> None:
@@ -299,7 +317,7 @@ class DatabaseReader(ItemChecker):
         known = self._dates(file, table.column(column), column, missing_too=False)
         if known is None:
             return
-        setting = "train_until" if self.settings.train_until is not None else "until"
+        setting = "train_until" if self.settings.train_until is not None or self.settings.labels_edges else "until"
         if (until := getattr(self.settings, setting)) is not None:
             late = labelled & (known >= moment_of(until))
             if setting == "train_until" and items in self.times:
@@ -312,23 +330,32 @@ class DatabaseReader(ItemChecker):
             self.add(*at_rows(file, what, early, severe=False))
 
     def _moments(self) -> dict[str, Moments]:
-        """Return the moment of each row of each dated table: its own, or that of the latest row that it refers to."""
+        """Return the moment of each row of each table whose rows have one: its own, or that of the latest row that it
+        refers to. Tables without time that refer to each other in a circle have none."""
         moments = dict(self.times)
-        dated = dated_tables(self.settings)
+        dated = tables_with_moments(self.settings.tables)
         waiting = [name for name in self.settings.tables if name in dated and name not in moments]
-        while waiting:
-            for name in list(waiting):
-                foreign = self.settings.tables[name].foreign
-                if any(other in waiting for other in foreign.values()):
-                    continue
+        while ready := [
+            name for name in waiting if not set(waiting).intersection(self.settings.tables[name].foreign.values())
+        ]:
+            for name in ready:
                 latest = np.full(self.tables[name].num_rows, UNKNOWN)
-                for column, other in foreign.items():
+                for column, other in self.settings.tables[name].foreign.items():
                     if other in moments:
-                        at = positions_in(to_texts(self.foreign[name][column]), to_texts(self.keys[other]))
+                        at = self._row_of(name, column)
                         latest = np.maximum(latest, np.where(at >= 0, np.append(moments[other], UNKNOWN)[at], UNKNOWN))
                 moments[name] = np.where(latest == UNKNOWN, NEVER, latest)
                 waiting.remove(name)
         return moments
+
+    def _edges_to_classify(self, moments: dict[str, Moments]) -> Tensor:
+        """Return a mask of the rows with labels that join two rows and are not dated before `until`."""
+        name = self.settings.items_table
+        one, two = (self._row_of(name, column) for column in self.settings.tables[name].foreign)
+        mask = (one >= 0) & (two >= 0)
+        if name in moments:
+            mask &= moments[name] >= moment_of(str(self.settings.until))
+        return torch.from_numpy(mask)
 
     def _keep(self, moments: dict[str, Moments]) -> dict[str, Tensor]:
         """Return masks of the rows that this party holds, dated before `until`."""
@@ -364,8 +391,11 @@ class DatabaseReader(ItemChecker):
                 self.add(Problem(file, what, severe=False))
         return splits
 
-    def _database(self, moments: dict[str, Moments], kept: dict[str, Tensor]) -> Database:
-        rows = {name: np.flatnonzero(mask.numpy()) for name, mask in kept.items()}
+    def _database(self, moments: dict[str, Moments], kept: dict[str, Tensor], chosen: Tensor) -> Database:
+        items, mask = self.settings.items_table, chosen.numpy()
+        if self.settings.labels_edges:  # its table keeps all rows: those that are read, and those to classify
+            read, kept = kept[items], {name: each for name, each in kept.items() if name != items}
+        rows = {name: np.flatnonzero(each.numpy()) for name, each in kept.items()}
         for name, at in rows.items():
             if at.size < self.tables[name].num_rows:
                 self.tables[name] = self.tables[name].take(at)
@@ -376,13 +406,23 @@ class DatabaseReader(ItemChecker):
                 self.holders = {each: of[at] if each[0] == name else of for each, of in self.holders.items()}
                 columns = self.foreign.get(name, {})
                 self.foreign[name] = {column: values.take(pa.array(at)) for column, values in columns.items()}
-        items = self.settings.items_table
         nodes = sorted(name for name, table in self.settings.tables.items() if table.as_ == "nodes")
         ids = {name: self._numbers(name, rows[name]) for name in nodes}
-        names = self.keys[items] if items in self.keys else pa.array(rows[items] + 1)
-        edges = dict(self._edges(moments))
         tables = {name: self.tables[name] for name in sorted(self.tables)}
-        return Database(tables, edges, items, ids, names, moments, list(self._across(rows)))
+        edges = dict(self._edges(moments))
+        across = list(self._across(rows))
+        if not self.settings.labels_edges:
+            names = {"id": self.keys[items] if items in self.keys else pa.array(rows[items] + 1)}
+            return Database(tables, edges, items, ids, ids[items], names, moments, across)
+        edges = {kind: each.of_rows(read) if each.table == items else each for kind, each in edges.items()}
+        columns = dict(zip(("source", "target"), self.settings.tables[items].foreign, strict=True))
+        ends = [self._row_of(items, column)[mask] for column in columns.values()]
+        labelled = TypedEdges(_stack(*ends), items, chosen.nonzero().squeeze(1))
+        names = {"id": self.keys.get(items, pa.array(np.arange(mask.size) + 1))}
+        names |= {end: self.foreign[items][column] for end, column in columns.items()}
+        names = {column: values.filter(pa.array(mask)) for column, values in names.items()}
+        item_ids = self._numbers(items, np.arange(mask.size))[chosen]
+        return Database(tables, edges, items, ids, item_ids, names, moments, across, labelled)
 
     def _numbers(self, name: str, rows: Rows) -> Tensor:
         """Return a number for each row: of its table and key, or of the party and the row."""

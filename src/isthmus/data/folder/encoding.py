@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -64,11 +65,8 @@ class Encoding:
     def check_fit(self, contents: Contents, key: bytes | None = None) -> None:
         """Refuse a party whose columns differ from those of this encoding."""
         name, found = contents.settings.name, contents.settings.feature_columns()
-        if differ := [each for each in {**self.columns, **found} if self.columns.get(each) != found.get(each)]:
-            raise IsthmusError(
-                f"party '{name}': column '{differ[0]}' is not as in training: declare in party.toml the columns that "
-                f"the model was trained on ({', '.join(self.columns) or 'none'})"
-            )
+        if found != self.columns:
+            raise IsthmusError(f"party '{name}': {_difference(self.columns, found)}")
         for each, column in found.items():
             if column.has_keyed_totals:
                 own = first_totals(each, column, contents, key)["ids"]
@@ -165,10 +163,15 @@ class Encoding:
         nodes = [(name, widths[name]) for name, table in settings.tables.items() if table.as_ == "nodes"]
         days = {"before": 1, "refers": 0, "referred": 0}
         edges = [(each.type, days.get(each.how, widths.get(each.table, 0))) for each in relations(settings)]
-        return Schema(tuple(sorted(nodes)), tuple(edges), settings.items_table)
+        return Schema(tuple(sorted(nodes)), tuple(edges), "" if settings.labels_edges else settings.items_table)
+
+    def label_width(self, settings: DatabaseSettings) -> int:
+        """Return the number of features of a labelled edge, 0 where other rows have the labels."""
+        return self._width(settings.items_table) if settings.labels_edges else 0
 
     def encode_database(self, database: Database, key: bytes | None = None) -> tuple[HeteroData, Tensor]:
         """Return the typed graph of several tables, and the positions of flat features that follow from its edges.
+        Edges with labels have `edge_label_index` and `edge_label_attr`.
 
         Edges from earlier to later rows have the logarithm of the days between as their feature.
         """
@@ -177,20 +180,26 @@ class Encoding:
             graph[name].num_nodes = ids.numel()
             if self._width(name):
                 graph[name].x = self._encode_table(name, database.tables[name], key)
-        features: dict[str, Tensor] = {}
+        features = {
+            name: self._encode_table(name, database.tables[name], key)
+            for name in sorted({each.table for each in database.edges.values() if each.table})
+        }
         for kind, each in database.edges.items():
             graph[kind].edge_index = each.index
             if each.days is not None:
                 graph[kind].edge_attr = each.days.log1p().to(torch.get_default_dtype()).unsqueeze(1)
             elif each.rows is not None:
-                if each.table not in features:
-                    features[each.table] = self._encode_table(each.table, database.tables[each.table], key)
                 graph[kind].edge_attr = features[each.table][each.rows]
         masks = [
             mask
             for name in database.ids
             for mask in [torch.zeros(1, dtype=torch.bool), *self._structural_masks(name)]  # the column of ones first
         ]
+        if database.labelled is not None:
+            kind = next(kind for kind in database.edges if kind[1] == database.items)
+            graph[kind].edge_label_index = database.labelled.index
+            if features[database.items].size(1):
+                graph[kind].edge_label_attr = features[database.items][database.labelled.rows]
         return graph, torch.cat(masks).nonzero().squeeze(1)
 
     def encode_across(self, database: Database, schema: Schema, key: bytes | None) -> Tensor:
@@ -235,6 +244,39 @@ def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(parts), dim=1)
     blocks = [matrices.from_tensor(part if rows.is_sparse(part) else rows.to_csr(part)) for part in parts]
     return matrices.to_tensor(hstack(blocks, format="csr"))
+
+
+def _difference(trained: Mapping[str, Column], found: Mapping[str, Column]) -> str:
+    """Say which columns a party lacks, has beside those in training, or declares otherwise, and how to mend that."""
+    missing, extra = [each for each in trained if each not in found], [each for each in found if each not in trained]
+    other = [each for each in found if each in trained and found[each] != trained[each]]
+    renamed = {new: old for old in missing if (new := _renamed(old, missing, extra))}
+    parts = [
+        f"{what} {', '.join(map(repr, names))}" for what, names in (("missing", missing), ("extra", extra)) if names
+    ]
+    parts += [f"'{each}' is {_declaration(found[each])}, in training {_declaration(trained[each])}" for each in other]
+    hints = [f"if '{new}' is '{old}', rename it in the table and in party.toml" for new, old in renamed.items()]
+    if missing and not renamed:
+        hints.append("add what is missing to the table and to party.toml")
+    elif not renamed:
+        hints.append(
+            "remove what is extra from party.toml" if extra else "declare in party.toml what was so in training"
+        )
+    columns = ", ".join(trained) or "none"
+    return f"its columns are not those in training ({columns}): {'; '.join(parts)}: {'; '.join(hints)}"
+
+
+def _renamed(name: str, missing: Sequence[str], extra: Sequence[str]) -> str:
+    """Return the column that probably is a missing one under another name: the most similar, or the only other one."""
+    if len(missing) == len(extra) == 1:
+        return extra[0]
+    return next(iter(get_close_matches(name, extra, n=1)), "")
+
+
+def _declaration(column: Column) -> str:
+    """Return a column's kind and its options other than the defaults, as party.toml has them."""
+    options = column.model_dump(exclude_defaults=True)
+    return ", ".join([column.name, *(f"{key} = {value}" for key, value in options.items())])
 
 
 def first_totals(name: str, column: Column, contents: Contents, key: bytes | None) -> Totals:

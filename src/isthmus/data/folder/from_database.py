@@ -25,11 +25,13 @@ from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.relations import DatabaseSettings
 from isthmus.data.folder.settings import FILE, FORMAT, read_like
 from isthmus.data.folder.sources import SourceTable, narrow, read_sources
-from isthmus.data.folder.writing import atomic_folder, write_table
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.data.folder.writing import atomic_folder, check_free, write_table
+from isthmus.errors import Errors, IsthmusError, did_you_mean
 
-SHARES = (0.6, 0.8)
-"""The shares of the rows with labels that are dated before `train_until` and `val_until`, if the label is dated."""
+SHARES = {"train_until": 0.6, "val_until": 0.8}
+"""The shares of the rows with labels that are dated before each day, if the label is dated."""
+SHARES_OF_EDGES = {"until": 0.4, "train_until": 0.76, "val_until": 0.88}
+"""The same if these rows are edges: those before `until` are only read."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class DatabaseSource:
         classes: the number of classes, or their names; by default, those that the labels show.
         ids: `own` if keys mean nothing to other parties, `shared` if the same key is the same row at all of them.
         owners: columns that name the party which holds the row of a key, each `TABLE.KEY=COLUMN`.
+        edges: tables whose rows are edges between the two rows that they refer to.
         ignore: columns to leave out, `COLUMN` or `TABLE.COLUMN`.
         like: another party's folder or `party.toml`, whose settings to use.
     """
@@ -55,6 +58,7 @@ class DatabaseSource:
     classes: int | Sequence[str] = 0
     ids: str | None = None
     owners: Sequence[str] = ()
+    edges: Sequence[str] = ()
     ignore: Sequence[str] = ()
     like: Path | None = None
 
@@ -73,13 +77,18 @@ def create_databases(
         The problems of each folder; those of `folder` are notes on the tables.
     """
     inside = source.is_pattern
+    errors, like = Errors(), dict[str, Any]()
+    with errors.collected():
+        check_free(folder, force)
+    with errors.collected():
+        like = _like(source)
     own_name = name or os.path.basename(os.path.realpath(folder))
-    sources = {
-        party: read_sources(paths, party if inside else "")
-        for party, paths in (_matches(source.paths) if inside else {own_name: source.paths}).items()
-    }
-    like = _like(source)
-    tables, notes = _narrowed(sources, source)
+    sources: dict[str, Mapping[str, SourceTable]] = {}
+    with errors.collected():
+        for party, paths in (_matches(source.paths) if inside else {own_name: source.paths}).items():
+            sources[party] = read_sources(paths, party if inside else "")
+        tables, notes = _narrowed(sources, source)
+    errors.check()
     shared, comments = (like, {}) if like else _settings(tables, sources, source)
     if left_out := sorted({table for own in tables.values() for table in own} - set(shared["tables"])):
         notes.append(Problem(FILE, f"--like has no table {join_names(left_out)}: left out", severe=False))
@@ -142,8 +151,10 @@ def _narrowed(
         starts = list(accumulate((part.num_rows for part in parts.values()), initial=0))
         for (party, part), start in zip(parts.items(), starts, strict=False):
             found[party][name] = together.slice(start, part.num_rows)
-    if unknown := ignored - known:
-        raise _error(f"--ignore {min(unknown)}: no table has this column: {did_you_mean(min(unknown), known)}")
+    errors = Errors()
+    for each in sorted(ignored - known):
+        errors.found.append(_error(f"--ignore {each}: no table has this column: {did_you_mean(each, known)}"))
+    errors.check()
     return found, notes
 
 
@@ -175,14 +186,9 @@ def _like(source: DatabaseSource) -> dict[str, Any]:
     other = read_like(source.like)
     if not other.tables:
         raise _error(f"--like {source.like}: that party has no several tables: make this one with --nodes and --edges")
-    if (
-        source.classes
-        or source.tasks
-        or source.split
-        or source.owners
-        or (source.label and source.label != other.label)
-    ):
-        raise _error(f"--like {source.like} brings label, tasks, classes, split and owners: leave them out")
+    given = source.classes or source.tasks or source.split or source.owners or source.edges
+    if given or (source.label and source.label != other.label):
+        raise _error(f"--like {source.like} brings label, tasks, classes, split, owners and edges: leave them out")
     fields = {"labels", "classes", "tasks", *DatabaseSettings.model_fields}
     included = fields | ({"ids"} if source.ids is None else set())
     shared = other.model_dump(include=included, by_alias=True, exclude_unset=True)
@@ -210,6 +216,10 @@ def _settings(
     taken = {name: list(columns.values()) for name, columns in owners.items()}
     taken.setdefault(items, []).extend(each for each in (label, source.split.rpartition(".")[2], *source.tasks) if each)
     guesses = guess_tables(all_rows, taken)
+    for name in source.edges:
+        if name not in guesses:
+            raise _error(f"--as-edges {name}: there is no table '{name}': the tables are {join_names(guesses)}")
+        guesses[name].why["as",] = "each row is an edge, from its first foreign key to its second"
     rows = all_rows[items].table
     labels = label_settings(
         rows.select([label]).rename_columns(["label"]) if label else rows,
@@ -222,7 +232,9 @@ def _settings(
         "ids": source.ids,
         "split": source.split.rpartition(".")[2] or None,
         **dates,
-        "tables": {name: _as_settings(guess, owners.get(name)) for name, guess in guesses.items()},
+        "tables": {
+            name: _as_settings(guess, owners.get(name), is_edge=name in source.edges) for name, guess in guesses.items()
+        },
     }
     return settings, {**comments, **dict(comments_of(guesses))}
 
@@ -278,7 +290,7 @@ def _partners(party: str, tables: Mapping[str, pa.Table], settings: Mapping[str,
 def _split_dates(
     rows: pa.Table, guesses: Mapping[str, Guess], items: str, label: str, source: DatabaseSource
 ) -> tuple[dict[str, str], dict[tuple[str, ...], str]]:
-    """Return `train_until` and `val_until` where the label's rows are dated, and comments on what may be read."""
+    """Return the days of a split where the label's rows are dated, and comments on what may be read."""
     time = guesses[items].time
     if time is None:
         timed = [name for name, guess in guesses.items() if guess.time is not None]
@@ -286,31 +298,31 @@ def _split_dates(
             return {}, {}
         why = f"until = \"2024-06-30\" would leave out rows dated from then on; '{items}' has no time, so all are read"
         return {}, {("until",): why}
-    if source.split:
-        return {}, {}
+    shares = SHARES_OF_EDGES if items in source.edges else SHARES
+    shares = {name: share for name, share in shares.items() if name == "until" or not source.split}
     moments, _ = read_dates(rows.column(time))
     known = np.sort(moments[is_present(blank_to_null(rows.column(label))) & (moments != UNKNOWN)])
-    if not known.size:
+    if not known.size or not shares:
         return {}, {}
-    cuts = [int(known[int(share * (known.size - 1))]) // DAY * DAY for share in SHARES]
-    names = ("train_until", "val_until")
-    said = ("train", "train and val")
+    cuts = {name: int(known[int(share * (known.size - 1))]) // DAY * DAY for name, share in shares.items()}
+    said = {"until": "they are read, later ones are classified", "train_until": "train", "val_until": "train and val"}
     comments: dict[tuple[str, ...], str] = {
-        (name,): f"{(known < cut).mean():.0%} of the rows with labels are dated before: {split}"
-        for name, cut, split in zip(names, cuts, said, strict=True)
+        (name,): f"{(known < cut).mean():.0%} of the rows with labels are dated before: {said[name]}"
+        for name, cut in cuts.items()
     }
-    history = DatabaseSettings().history
-    comments["history",] = (
-        f"history = {history} is the default: how many earlier rows each row reads for a key it shares"
-    )
-    return {name: text_of(cut) for name, cut in zip(names, cuts, strict=True)}, comments
+    if items not in source.edges:
+        history = DatabaseSettings().history
+        comments["history",] = (
+            f"history = {history} is the default: how many earlier rows each row reads for a key it shares"
+        )
+    return {name: text_of(cut) for name, cut in cuts.items()}, comments
 
 
-def _as_settings(guess: Guess, owners: Mapping[str, str] | None) -> dict[str, Any]:
+def _as_settings(guess: Guess, owners: Mapping[str, str] | None, *, is_edge: bool) -> dict[str, Any]:
     return {
         "key": guess.key,
         "time": guess.time,
-        "as": "nodes",
+        "as": "edges" if is_edge else "nodes",
         "ids": guess.ids,
         "ignore": guess.ignore or None,
         "foreign": guess.foreign or None,

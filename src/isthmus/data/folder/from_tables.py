@@ -35,9 +35,9 @@ from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_like
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
-from isthmus.data.folder.writing import MOLECULES, atomic_folder, write_table
+from isthmus.data.folder.writing import MOLECULES, atomic_folder, check_free, write_table
 from isthmus.data.party import NAME_RULE
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import Errors, IsthmusError, did_you_mean
 
 IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("source", "target")}
 """Columns of ids in each file."""
@@ -81,8 +81,13 @@ class SourceTables:
     ids: str | None = None
 
 
-def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: bool = False) -> list[Problem]:
+def create_folder(
+    folder: Path, source: SourceTables, *, name: str = "", force: bool = False, errors: Errors | None = None
+) -> list[Problem]:
     """Write a party folder and check it; after a severe problem nothing is written.
+
+    Arguments:
+        errors: what is wrong with the call already; raised together with what is wrong with the tables.
 
     Returns:
         The problems, with row numbers of the tables.
@@ -90,28 +95,39 @@ def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: 
     name = name or os.path.basename(os.path.realpath(folder))
     if not name.isprintable():
         raise _error(f"name '{name}' has characters that cannot be printed: choose another with --name, of {NAME_RULE}")
-    return _create(folder, source, {name: source}, force=force)[folder]
+    return _create(folder, source, {name: source}, force, errors or Errors())[folder]
 
 
-def create_folders(folder: Path, source: SourceTables, *, force: bool = False) -> dict[Path, list[Problem]]:
+def create_folders(
+    folder: Path, source: SourceTables, *, force: bool = False, errors: Errors | None = None
+) -> dict[Path, list[Problem]]:
     """Write a party folder for each match of the patterns in `source`, all with the same labels and columns.
 
     A pattern has one `*`, which stands for the party's name. After a severe problem nothing is written.
+
+    Arguments:
+        errors: what is wrong with the call already; raised together with what is wrong with the tables.
 
     Returns:
         The problems of each party folder, also with the others; those of `folder` are notes on the tables.
     """
     tables = {each: path for each in ("nodes", "edges", "graphs", "smiles") if (path := getattr(source, each))}
-    found = {table: _matches(path) for table, path in tables.items()}
+    errors, found = errors or Errors(), dict[str, dict[str, Path]]()
+    for table, path in tables.items():
+        with errors.collected():
+            found[table] = _matches(path)
     names = sorted(set().union(*found.values()))
     for table, paths in found.items():
-        if lacking := [name for name in names if name not in paths]:
-            raise _error(f"--{table} {tables[table]} has no match for party '{lacking[0]}', another table has: add it")
+        for name in names:
+            if name not in paths:
+                why = f"--{table} {tables[table]} has no match for party '{name}', another table has: add it"
+                errors.found.append(_error(why))
+    whole = [name for name in names if all(name in found.get(table, {}) for table in tables)]
     sources: dict[str, SourceTables] = {}
-    for name in names:
-        own: dict[str, Any] = {table: paths[name] for table, paths in found.items()}
+    for name in whole:
+        own: dict[str, Any] = {table: found[table][name] for table in tables}
         sources[name] = replace(source, **own)
-    return _create(folder, source, sources, force=force)
+    return _create(folder, source, sources, force, errors)
 
 
 def is_pattern(source: SourceTables) -> bool:
@@ -131,16 +147,24 @@ def _matches(pattern: Path) -> dict[str, Path]:
 
 
 def _create(
-    folder: Path, given: SourceTables, sources: Mapping[str, SourceTables], *, force: bool
+    folder: Path, given: SourceTables, sources: Mapping[str, SourceTables], force: bool, errors: Errors
 ) -> dict[Path, list[Problem]]:
     """Write a party folder for each of the sources: `folder` itself, or inside it where `given` holds patterns."""
-    like = _like(given)
+    like: dict[str, Any] = {}
+    with errors.collected():
+        check_free(folder, force)
+    with errors.collected():
+        like = _like(given)
     notes: list[Problem] = []
     tables: dict[str, dict[str, Any]] = {}
     for name, source in sources.items():
-        tables[name], more = _tables(source, like.get("tasks") or source.tasks)
-        named = [replace(each, file=_shown(each.file, source, given)) for each in more]
-        notes += [each for each in named if each not in notes]
+        with errors.collected():
+            tables[name], more = _tables(source, like.get("tasks") or source.tasks)
+            named = [replace(each, file=_shown(each.file, source, given)) for each in more]
+            notes += [each for each in named if each not in notes]
+        if name not in tables:  # the other parties' tables often have the same mistakes
+            break
+    errors.check()
     tables = _with_ids_of_one_type(tables)
     notes += _add_features(tables, given, like.get("columns", {}))
     shared, more = (like, []) if like else _shared_settings(tables, given)
@@ -203,12 +227,23 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
     tables: dict[str, Any] = {}
     notes: list[Problem] = []
     names: set[str] = set()
+    errors = Errors()
     for file, path, roles in sources:
         if path is None:
             continue
         ids = (*IDS[file], "graph") if file == EDGES else IDS[file]
-        table, original = _read_renamed(path, source, roles, ids)
-        names.update(original)
+        columns = {source.columns.get(role, role): final for role, final in roles.items()}
+        original = None
+        with errors.collected():
+            original = read_table(path, as_text=["id", *(column for column, final in columns.items() if final in ids)])
+        if original is None:
+            continue
+        names.update(original.column_names)
+        table = None
+        with errors.collected():
+            table = _renamed(original, path, source, roles, errors)
+        if table is None:
+            continue
         used = [name for name in table.column_names if file == NODES or name in (*roles.values(), *tasks)]
         extra = [name for name in table.column_names if name not in used]
         if extra:
@@ -218,9 +253,11 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
                 what += f" (if it is the edges' weight: --weight {numbers[0]})"
             notes.append(Problem(path.name, what, severe=False))
         tables[file] = table.select(used)
+    all_read = len(tables) == sum(path is not None for _, path, _ in sources)
     for column in source.ignore:
-        if column not in names:
-            raise _error(f"--ignore {column}: no table has this column: {did_you_mean(column, names)}")
+        if all_read and column not in names:
+            errors.found.append(_error(f"--ignore {column}: no table has this column: {did_you_mean(column, names)}"))
+    errors.check()
     if from_edges:
         tables[NODES], tables[EDGES] = _nodes_of_edges(tables, source)
     return tables, notes
@@ -261,32 +298,26 @@ def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[An
     return nodes, edges.drop_columns(["graph"])
 
 
-def _read_renamed(
-    path: Path, source: SourceTables, roles: Mapping[str, str], ids: Sequence[str]
-) -> tuple[Any, list[str]]:
-    """Read a table, drop the ignored columns, and give those with a role their names in a party folder.
+def _renamed(table: Any, path: Path, source: SourceTables, roles: Mapping[str, str], errors: Errors) -> Any:
+    """Drop the ignored columns, and give those with a role their names in a party folder.
 
     Arguments:
         roles: the roles that columns can have, with their names in a party folder.
-        ids: those of these names that hold ids.
-
-    Returns:
-        The table, and the original names of all its columns.
+        errors: gets what is wrong with the columns.
     """
-    columns = {source.columns.get(role, role): final for role, final in roles.items()}
-    table = read_table(path, as_text=["id", *(column for column, final in columns.items() if final in ids)])
-    original = list(table.column_names)
     table = table.select([at for at, name in enumerate(table.column_names) if name not in source.ignore])
     for role in roles:
         if role in source.columns and source.columns[role] not in table.column_names:
             column, known = source.columns[role], join_names(table.column_names)
             hint = did_you_mean(column, table.column_names)
-            raise _error(f"{path} has no column '{column}': {hint if 'mean' in hint.split() else f'it has {known}'}")
+            hint = hint if "mean" in hint.split() else f"it has {known}"
+            errors.found.append(_error(f"{path} has no column '{column}': {hint}"))
+    columns = {source.columns.get(role, role): final for role, final in roles.items()}
     names = [columns.get(name, name) for name in table.column_names]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:
         raise _error(f"{path} has two columns for '{double}': leave one out with --ignore")
-    return table.rename_columns(names), original
+    return table.rename_columns(names)
 
 
 def _add_features(tables: Mapping[str, dict[str, Any]], source: SourceTables, like: Mapping[str, Any]) -> list[Problem]:

@@ -114,14 +114,20 @@ def _build_typed(
 ) -> Party:
     """Return a party of several tables: each a type of nodes, or of edges."""
     graph, structural = encoding.encode_database(database, key)
+    name, schema = contents.settings.name, encoding.schema(contents.settings)
+    more: dict[str, Any] = {"ids": contents.ids, "structural": structural, "schema": schema}
+    if database.labelled is not None:
+        kind = next(kind for kind in graph.edge_types if "edge_label_index" in graph[kind])
+        graph[kind].edge_label = contents.y
+        more |= splits
+        return Party.of_edges(name, graph, **more)
     graph[database.items].y = contents.y
     for split, mask in splits.items():
         graph[database.items][f"{split}_mask"] = mask
-    schema, border = encoding.schema(contents.settings), contents.border
+    border = contents.border
     if border is not None and schema.edge_width:
         border = replace(border, edge_attr=encoding.encode_across(database, schema, key))
-    more: dict[str, Any] = {"ids": contents.ids, "structural": structural, "border": border, "schema": schema}
-    return Party.of_graph(contents.settings.name, graph, **more)
+    return Party.of_graph(name, graph, border=border, **more)
 
 
 def note_on_splits(parties: Sequence[Party]) -> str:

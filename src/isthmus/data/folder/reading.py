@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class Contents:
         batch: the graph of every node, if whole graphs are classified.
         border_rows: for each edge across the border its row in edges.parquet, or in the table that has its key, from 1.
         files: a hash of the files, if any of their columns is so large that it stays there.
-        item_names: the ids of the items as the files have them, an Arrow array.
+        item_names: by column how items are called: `id`, as the files have it, and of edges both ends; Arrow arrays.
         first_rows: the numbers of the lowest ids, ascending, and a hash of each one's features, `[2, rows]`, by which
             row numbers are noticed; only if the ids are running numbers and `party.toml` does not say what they mean.
         database: the content of a party with several tables. Items are then the rows with labels, and `ids` those of
@@ -74,7 +74,7 @@ class Contents:
     x: Tensor | None = None
     border_rows: Tensor | None = None
     files: str = ""
-    item_names: Any = None
+    item_names: Mapping[str, Any] = field(default_factory=dict)
     first_rows: Tensor | None = None
     database: Database | None = None
 
@@ -103,10 +103,12 @@ class Contents:
     def summary(self) -> str:
         """Describe in one line what the party holds."""
         edges = self.edge_index.size(1)
-        counts = [f"{self.items:,} {self.settings.level}s"]
+        counts = [f"{self.items:,} {self.settings.items_level}s"]
         if self.database is not None:
             edges = sum(each.index.size(1) for each in self.database.edges.values())
             counts = [f"{ids.numel():,} {name}" for name, ids in self.database.ids.items()]
+            if self.settings.labels_edges:
+                counts.append(f"{self.items:,} {self.database.items} to classify")
         counts += [f"{edges:,} edges"]
         counts += [] if self.border is None else [f"{len(self.border.arriving):,} across its border"]
         counts += [f"{int(self.labelled.sum()):,} labelled"]
@@ -125,7 +127,7 @@ def outline(contents: Contents | None) -> Contents | None:
         edge_index=contents.edge_index[:, :0],
         edge_weight=None,
         batch=None,
-        item_names=None,
+        item_names={},
         database=contents.database and contents.database.outline(),
     )
 
@@ -182,7 +184,7 @@ class _Reader(ItemChecker):
         return Contents(
             self.settings, nodes, y, numbers, edges.index, edges.weight, splits,
             ids=None if self.settings.ids == "own" else numbers, hashed=self.hashes(ids),
-            border=edges.border, border_rows=edges.border_rows, files=self.files, item_names=ids,
+            border=edges.border, border_rows=edges.border_rows, files=self.files, item_names={"id": ids},
             first_rows=None if "ids" in self.settings.model_fields_set
             else self._first_rows(ids, numbers, nodes, self.settings.feature_columns()),
         )  # fmt: skip
@@ -198,7 +200,7 @@ class _Reader(ItemChecker):
         border, border_rows = (None, None) if partners is None else database.border(partners)
         ids = torch.cat(list(database.ids.values()))
         return Contents(
-            self.settings, None, y, database.ids[database.items], none, None, splits,
+            self.settings, None, y, database.item_ids, none, None, splits,
             ids=None if self.settings.ids == "own" else ids, hashed=True, item_names=database.names,
             border=border, border_rows=border_rows,
             first_rows=None if "ids" in self.settings.model_fields_set else self._first_rows_of(database),
@@ -210,8 +212,10 @@ class _Reader(ItemChecker):
         table = self.settings.tables[database.items]
         if table.key is None or table.ids == "own":
             return None
-        kinds = table_columns(self.settings.feature_columns(), database.items)
-        return self._first_rows(database.names, database.ids[database.items], database.tables[database.items], kinds)
+        kinds, rows = table_columns(self.settings.feature_columns(), database.items), database.tables[database.items]
+        if database.labelled is not None and database.labelled.rows is not None:
+            rows = rows.take(pa.array(database.labelled.rows.numpy()))
+        return self._first_rows(database.names["id"], database.item_ids, rows, kinds)
 
     def _first_rows(self, ids: Any, numbers: Tensor, nodes: Table | None, kinds: Mapping[str, Column]) -> Tensor | None:
         """Return `Contents.first_rows`; features that follow from the edges are left out."""
@@ -247,7 +251,7 @@ class _Reader(ItemChecker):
         nodes = nodes if (np.diff(order) == 1).all() else nodes.take(order)
         return Contents(
             self.settings, nodes, y, self.id_numbers(graph_ids), position[edges.index], edges.weight, splits,
-            hashed=self.hashes(graph_ids), batch=torch.from_numpy(graph[order]), item_names=graph_ids,
+            hashed=self.hashes(graph_ids), batch=torch.from_numpy(graph[order]), item_names={"id": graph_ids},
         )  # fmt: skip
 
     def molecules(self) -> Contents | None:
@@ -279,7 +283,8 @@ class _Reader(ItemChecker):
         return Contents(
             self.settings, None, y[readable], self.id_numbers(ids)[readable], molecules.edge_index, None,
             None if splits is None else {split: mask[readable] for split, mask in splits.items()},
-            hashed=self.hashes(ids), batch=molecules.batch, x=molecules.x, item_names=ids.filter(pa.array(~wrong)),
+            hashed=self.hashes(ids), batch=molecules.batch, x=molecules.x,
+            item_names={"id": ids.filter(pa.array(~wrong))},
         )  # fmt: skip
 
     @property

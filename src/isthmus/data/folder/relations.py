@@ -3,7 +3,8 @@
 A row is dated if its table has a column of time, or refers to a dated table. If the rows with labels are dated, edges
 into a dated row come from strictly earlier rows, or from undated rows that no dated row writes into: no path leads from
 a later row to a label. If they are not, all labels belong to one moment (`until`); rows from then on are left out, and
-edges run both ways.
+edges run both ways. So it is if the rows with labels are edges; those from then on are classified, and nothing reads
+them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class DatabaseSettings(Options):
     val_until: str | None = None
     """With several tables: those dated from then on and before this day are for validation, later ones for testing."""
     until: str | None = None
-    """With several tables: rows dated at this day or later are left out."""
+    """With several tables: rows dated at this day or later are left out. If they are edges with labels, they are what
+    is classified, and only earlier ones are read."""
     label_time: str | None = None
     """With several tables: a column of the label's table, the date at which a label became known."""
     history: int = Field(8, ge=0, le=1000)
@@ -78,6 +80,12 @@ class DatabaseSettings(Options):
     def label_column(self) -> str:
         """The label's column in its table; empty with several tasks."""
         return (self.label or "").partition(".")[2]
+
+    @property
+    def labels_edges(self) -> bool:
+        """Whether the rows with labels are edges."""
+        table = self.tables.get(self.items_table)
+        return table is not None and table.as_ == "edges"
 
 
 @dataclass(frozen=True)
@@ -106,12 +114,12 @@ class Relation:
 
 
 def dated_tables(settings: DatabaseSettings) -> set[str]:
-    """Tables whose rows have moments that edges must respect; none if the rows with labels are not dated."""
-    found = _dated(settings.tables)
-    return found if settings.items_table in found else set()
+    """Tables whose rows have moments that edges must respect; none if all labels belong to one moment."""
+    found = tables_with_moments(settings.tables)
+    return found if settings.items_table in found and not settings.labels_edges else set()
 
 
-def _dated(tables: Mapping[str, TableSettings]) -> set[str]:
+def tables_with_moments(tables: Mapping[str, TableSettings]) -> set[str]:
     """Tables with a column of time, and those that refer to one of them, directly or through others."""
     found = {name for name, table in tables.items() if table.time is not None}
     while True:

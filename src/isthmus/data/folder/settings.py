@@ -15,8 +15,9 @@ from isthmus.data.folder.columns import Column
 from isthmus.data.folder.dates import moment_of
 from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.problems import Problem, join_names, printable
-from isthmus.data.folder.relations import DatabaseSettings, dated_tables, undated_cycle
-from isthmus.data.party import NAME_RULE
+from isthmus.data.folder.relations import DatabaseSettings, dated_tables, tables_with_moments, undated_cycle
+from isthmus.data.folder.table import NODES
+from isthmus.data.party import NAME_RULE, Level
 from isthmus.data.smiles import AtomFeatures
 from isthmus.errors import IsthmusError
 from isthmus.options import Options
@@ -90,6 +91,16 @@ class PartyFile(DatabaseSettings):
         for name, table in self.tables.items():
             columns |= {f"{name}.{column}": declared for column, declared in table.columns.items()}
         return {column: _column(column, declared) for column, declared in columns.items()}
+
+    @property
+    def items_level(self) -> Level:
+        """What is classified: nodes, graphs, or edges."""
+        return "edge" if self.labels_edges else self.level
+
+    @property
+    def items_file(self) -> str:
+        """The file with a row for each item; of whole graphs and molecules that of nodes."""
+        return f"{self.items_table}.parquet" if self.tables else NODES
 
     @property
     def files(self) -> list[str]:
@@ -241,17 +252,23 @@ def _database_contradictions(settings: PartyFile) -> Iterator[str]:
     items = settings.tables[settings.items_table]
     if bool(settings.label_column) == bool(settings.tasks):
         yield f"label = '{settings.label}': give TABLE.COLUMN, or with tasks the table alone"
-    if items.as_ == "edges":
-        yield f"label = '{settings.label}': the rows with labels are nodes: set as = \"nodes\" for their table"
+    if items.as_ == "edges" and items.time is not None and settings.until is None:
+        yield (
+            f"label = '{settings.label}': edges with labels and a time need 'until': models read the rows before that "
+            "day, and classify later ones"
+        )
     dates = [name for name in ("train_until", "val_until") if getattr(settings, name) is not None]
     if len(dates) == 1:
         yield f"'{dates[0]}' stands alone: give train_until and val_until"
     if dates and settings.split is not None:
         yield "give train_until and val_until, or split, not both"
-    if dates and settings.items_table not in dated_tables(settings):
+    if dates and settings.items_table not in tables_with_moments(settings.tables):
         yield f"a split by date needs dated rows: give the table '{settings.items_table}' a time"
     if len(dates) == 2 and moment_of(str(settings.train_until)) > moment_of(str(settings.val_until)):
         yield "train_until is later than val_until: exchange them"
+    first = getattr(settings, dates[0]) if dates else None
+    if settings.labels_edges and settings.until and first and moment_of(settings.until) > moment_of(first):
+        yield f"until is later than {dates[0]}: edges before until are read, none is left to train on"
 
 
 def _wrong_tables(settings: PartyFile) -> list[Problem]:
@@ -281,6 +298,19 @@ def _wrong_tables(settings: PartyFile) -> list[Problem]:
                 found.append(f'{where}: as = "edges" needs two foreign keys into one table: set as = "nodes"')
     if not found and settings.label is not None:
         dated = dated_tables(settings)
+        if settings.labels_edges:
+            joined = next(iter(settings.tables[settings.items_table].foreign.values()))
+            if joined in tables_with_moments(settings.tables):
+                found.append(
+                    f"tables.{joined}: edges with labels join rows without a time: remove its time, or set "
+                    f'as = "nodes" for {settings.items_table}'
+                )
+            found += [
+                f"tables.{name}.owners: edges with labels join rows of one party: leave out owners, or set "
+                f'as = "nodes" for {settings.items_table}'
+                for name, table in settings.tables.items()
+                if table.owners
+            ]
         found += [
             f'tables.{name}: as = "edges" is for rows without a time where the label has one: set as = "nodes"'
             for name, table in settings.tables.items()

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from isthmus.data.folder.problems import Problem, at_rows
 from isthmus.data.folder.reading import Contents
-from isthmus.data.folder.table import NODES
 
 DISAGREE = 0.01
 """Share of shared ids with other features or labels from which on running numbers are taken for row numbers."""
@@ -45,13 +44,14 @@ def problems_of_shared_nodes(usable: dict[Path, Contents]) -> dict[Path, list[Pr
     numbered = have_row_numbers(parties)
     problems: dict[Path, list[Problem]] = {}
     for at, (folder, one, two, three) in enumerate(zip(usable, *(mask.split(sizes) for mask in masks), strict=True)):
+        file = parties[at].settings.items_file
         if numbered[at]:  # explains all others
-            problems[folder] = [Problem(NODES, ROW_NUMBERS, severe=bool((one | two).any()))]
+            problems[folder] = [Problem(file, ROW_NUMBERS, severe=bool((one | two).any()))]
             continue
         problems[folder] = [
-            *at_rows(NODES, leaked, one.numpy()),
-            *at_rows(NODES, unsplit, two.numpy()),
-            *at_rows(NODES, label, three.numpy(), severe=False),
+            *at_rows(file, leaked, one.numpy()),
+            *at_rows(file, unsplit, two.numpy()),
+            *at_rows(file, label, three.numpy(), severe=False),
         ]
     return problems
 

@@ -53,7 +53,10 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
             f"party '{party.name}' holds pairs, which no folder can hold: write it before pairs are drawn"
         )
     if party.level == "edge":
-        raise IsthmusError(f"party '{party.name}' holds labelled edges, which no folder can hold: keep it in Python")
+        raise IsthmusError(
+            f"party '{party.name}' holds labelled edges, which are not exported: keep it in Python, or make a folder "
+            "of your tables (isthmus party new --tables FOLDER --as-edges TABLE)"
+        )
     if party.schema is not None or party.edge_width:
         raise IsthmusError(
             f"party '{party.name}' has {'types' if party.schema else 'features'} of edges, which no party folder "
@@ -89,7 +92,7 @@ def atomic_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder that replaces `folder` at the end, or disappears after an error."""
     try:
         folder = Path(os.path.realpath(folder))
-        _check_free(folder, force)
+        check_free(folder, force)
         missing = [each for each in folder.parents if not each.exists()]
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name[:100]}-", dir=folder.parent))
@@ -110,7 +113,8 @@ def atomic_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
                 each.rmdir()
 
 
-def _check_free(folder: Path, force: bool) -> None:
+def check_free(folder: Path, force: bool) -> None:
+    """Refuse a folder that exists, unless it is empty or a party folder that may be replaced."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not force:

@@ -1,0 +1,74 @@
+"""Federations whose parties hold tables: of nodes of several types, and of edges with labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.deploy.federated_studies import federated, in_one_process
+
+import isthmus
+from databases import dated_draft, edge_draft
+from isthmus.data.folder.reading import check_folder
+from isthmus.deploy.setup import introduced_of
+from isthmus.federation import wire
+from isthmus.study.config import Study
+from party_folders import Draft
+
+FEDAVG = {"name": "fedavg", "rounds": 2, "local": {"optimizer": "adam", "lr": 0.05}}
+DAYS = {"train_until": "2024-07-01", "val_until": "2024-08-15"}
+HELD = {"nodes of types": lambda name, seed: dated_draft(name, transfers=120, seed=seed, **DAYS),
+        "edges": lambda name, seed: edge_draft(name, transfers=120, seed=seed)}  # fmt: skip
+Held = Callable[[str, int], Draft]
+
+
+def study(root: Path, held: Held, **more: Any) -> Study:
+    for seed, name in enumerate(("north", "south")):
+        held(name, seed).write(root / "data" / name)
+    task = {"threshold": "f1", "metric": "average_precision", "class_weights": "balanced"}
+    return Study.of(
+        {
+            "data": {"name": "folder", "path": f"{root / 'data'}/"}, "task": task, "model": {"encoder": "hetero-sage"},
+            "methods": [FEDAVG], "protect": {"total": "none"}, **more,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+def test_a_federation_of_tables_gives_the_study_and_parties_predict_alone(tmp_path: Path, held: Held) -> None:
+    plan = study(tmp_path, held)
+    here, outcome = in_one_process(plan), federated(plan, tmp_path)
+    there = outcome.runs[0]
+    found = {(at, metric): value for at, metric, value in here.history}
+    assert there.history
+    assert all(found[at, metric] == value for at, metric, value in there.history)
+    mine, theirs = (dict(wire.flatten(each.models["shared"])) for each in (here, there))
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[path], theirs[path]) for path in mine)
+    said = {(row["verb"], row["action"]): row["fields"] for row in outcome.ledger.rows()}
+    asked = [("ask", step) for step in ("introduce", "values", "encode")]
+    assert said.keys() == {("total", "first"), ("total", "second"), *asked}
+    assert said["ask", "introduce"] == "agreed, kind, items, labels, nodes, rows"
+    # what a bank has on its own disk is the model with the threshold that all banks' validation rows chose
+    model = isthmus.load_model(tmp_path / "parties" / "north")
+    new = held("north", 0)
+    new.tables["transfers.parquet"]["bad"] = [None] * 120
+    table = model.predict(new.write(tmp_path / "new"))
+    assert model.notes == []
+    assert type(model.task.threshold) is float
+    assert model.task.threshold == there.description["task"]["threshold"]
+    assert ("source" in table.column_names) == (held is HELD["edges"])
+    scores = torch.tensor(table["score.1"].to_pylist())
+    assert table["prediction"].to_pylist() == [str(int(each >= model.task.threshold)) for each in scores]
+    assert all(torch.equal(model.weights[name], theirs[name]) for name in model.weights)
+
+
+def test_rows_that_are_edges_are_introduced_beside_the_nodes(tmp_path: Path) -> None:
+    contents, _ = check_folder(edge_draft(transfers=120).write(tmp_path / "north"))
+    assert contents is not None
+    size = introduced_of(contents)
+    assert (size.nodes, size.rows, size.counted) == (12 + 7, 120, 139)
+    assert size.items == size.labels == contents.items < 120
