@@ -410,8 +410,8 @@ class DatabaseReader(ItemChecker):
         ids = {name: self._numbers(name, rows[name]) for name in nodes}
         tables = {name: self.tables[name] for name in sorted(self.tables)}
         edges = dict(self._edges(moments))
-        across = list(self._across(rows))
         if not self.settings.labels_edges:
+            across = list(self._across(rows))
             names = {"id": self.keys[items] if items in self.keys else pa.array(rows[items] + 1)}
             return Database(tables, edges, items, ids, ids[items], names, moments, across)
         edges = {kind: each.of_rows(read) if each.table == items else each for kind, each in edges.items()}
@@ -422,7 +422,7 @@ class DatabaseReader(ItemChecker):
         names |= {end: self.foreign[items][column] for end, column in columns.items()}
         names = {column: values.filter(pa.array(mask)) for column, values in names.items()}
         item_ids = self._numbers(items, np.arange(mask.size))[chosen]
-        return Database(tables, edges, items, ids, item_ids, names, moments, across, labelled)
+        return Database(tables, edges, items, ids, item_ids, names, moments, (), labelled)
 
     def _numbers(self, name: str, rows: Rows) -> Tensor:
         """Return a number for each row: of its table and key, or of the party and the row."""
