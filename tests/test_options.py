@@ -182,12 +182,12 @@ def test_a_class_of_ones_own_does_not_replace_a_built_in_one(monkeypatch: pytest
     Round.name = ""
     monkeypatch.setattr(Circle, "__module__", "isthmus.shapes")
 
-    class Disc(Circle):
-        name: ClassVar[str] = "circle"
-
     with pytest.raises(IsthmusError, match=r"^shape 'circle' is built in: give .*Disc another name$"):
-        Shape.known()
-    Disc.name = ""
+
+        class Disc(Circle):
+            name: ClassVar[str] = "circle"
+
+    assert Shape.known()["circle"] is Circle  # and a corrected class is not in its way
 
 
 def test_an_option_without_an_effect_is_refused_with_the_one_that_it_needs() -> None:

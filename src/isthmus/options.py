@@ -125,6 +125,14 @@ class Registered(Options):
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         _by_name.cache_clear()
+        name = cls.__dict__.get("name")
+        if name and is_own(cls):
+            base = next(each for each in cls.__mro__ if Registered in each.__bases__)
+            if cls.built_in_module:
+                _import_all(cls.built_in_module)
+            if any(each.__dict__.get("name") == name and not is_own(each) for each in _subclasses(base)):
+                cls.name = ""  # Python keeps this class a while: it must not be in the way of a corrected one
+                raise IsthmusError(f"{cls.kind} '{name}' is built in: give {reference_of(cls)} another name")
 
     @classmethod
     def known(cls) -> dict[str, type[Self]]:
@@ -164,10 +172,6 @@ def _by_name(base: Any) -> dict[str, Any]:
     """Subclasses by name; cached until another one is defined, because reading a study looks up hundreds of names."""
     found: dict[str, Any] = {}
     for each in sorted((each for each in _subclasses(base) if each.__dict__.get("name")), key=lambda each: each.name):
-        other = found.get(each.name)
-        if other is not None and is_own(each) != is_own(other):
-            own = reference_of(each if is_own(each) else other)
-            raise IsthmusError(f"{base.kind} '{each.name}' is built in: give {own} another name")
         found[each.name] = each
     return found
 

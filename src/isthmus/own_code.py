@@ -7,6 +7,7 @@ import importlib
 import inspect
 import logging
 import sys
+import sysconfig
 from collections.abc import Iterable
 from functools import cache
 from importlib import metadata
@@ -70,6 +71,21 @@ def can_be_found(thing: Any) -> bool:
 def is_own(thing: Any) -> bool:
     """Whether its code comes from elsewhere than Isthmus."""
     return reference_of(thing).partition(":")[0].partition(".")[0] != __package__
+
+
+def where_raised(error: BaseException) -> str:
+    """File and line of the innermost code of the user's own that an error went through; empty if it went through none.
+
+    Code of a notebook or an interpreter has no file: its cell's name stands for it.
+    """
+    folders = {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), str(Path(__file__).parent)}
+    place, at = "", error.__traceback__
+    while at is not None:
+        file = at.tb_frame.f_code.co_filename
+        if not file.startswith("<frozen") and not any(Path(file).is_relative_to(folder) for folder in folders):
+            place = f"{Path(file).name}:{at.tb_lineno}"
+        at = at.tb_next
+    return place
 
 
 def source_hash(thing: Any) -> str:

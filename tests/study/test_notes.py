@@ -88,7 +88,7 @@ def test_a_majority_predictor_is_marked_in_table_report_and_headline(tmp_path: P
     results = isthmus.run(["fedavg", "majority"], flat_parties(), rounds=3, out=tmp_path / "out")
     assert [is_majority([run]) for run in results.runs] == [True, True]
     assert [run.majority_score for run in results.runs] == [0.5, 0.5]
-    due = "fedavg is no better than the majority class, whose ROC AUC is 50.0 % on the test items"
+    due = "fedavg is no better than the majority class of the test items, whose ROC AUC is 50.0 %"
     assert results.notes == [due]
     assert list(results_table(results, Console()).columns[0].cells) == ["fedavg *", "majority"]
     findings = read_folders([tmp_path / "out"])
@@ -96,6 +96,17 @@ def test_a_majority_predictor_is_marked_in_table_report_and_headline(tmp_path: P
     page = isthmus.write_report([tmp_path / "out"]).read_text()
     assert page.count("no better than the majority class</small>") >= 1
     assert f"<b>Note:</b> {due}." in page
+
+
+def test_a_metric_of_one_class_says_if_that_is_the_common_one() -> None:
+    parties = flat_parties()
+    for party in parties:
+        party.graph.y = (torch.arange(40) % 20 > 0).long()  # a rare class 0
+    note = "average precision is about 'class 1', 95.0 % of the items: for 'class 0' give task={'positive': 0}"
+    for options, due in (({}, [note]), ({"positive": 0}, [])):
+        task = {"metric": "average_precision", **options}
+        results = isthmus.run("fedavg", parties, rounds=1, task=task)
+        assert [each for each in results.notes if "is about" in each] == due
 
 
 @pytest.mark.parametrize(

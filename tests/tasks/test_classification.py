@@ -314,6 +314,31 @@ def test_predictions_use_the_chosen_threshold_and_so_does_the_model_that_is_read
     assert not fitted.prediction_note
 
 
+@pytest.mark.parametrize("threshold", ["f1", 0.3])
+def test_the_first_class_may_be_looked_for(threshold):
+    """All is as with the classes exchanged."""
+    step = make_rare_step()
+    other = dataclasses.replace(step, output=step.output.flip(1), y=1 - step.y)
+    options = {"classes": 2, "threshold": threshold, "metric": "average_precision"}
+    second, first = NodeClassification(**options), NodeClassification(**options, positive=0)
+    due, found = (task.fit_threshold(summed(task, each)) for task, each in ((second, step), (first, other)))
+    assert found.threshold == due.threshold
+    assert found.metrics(summed(found, other)) == due.metrics(summed(due, step))
+    assert found.per_label(summed(found, other))["f1"] == due.per_label(summed(due, step))["f1"][::-1]
+    names = [each.predictions(of.output, ("a", "b"))["prediction"] for each, of in ((due, step), (found, other))]
+    assert names[0] == [{"a": "b", "b": "a"}[name] for name in names[1]]
+    assert not first.counts_problem(summed(first, other), len(other.y), len(SIZES))
+
+
+def test_the_class_that_is_looked_for_has_a_name():
+    inferred, names = NodeClassification(classes=2), ("ill", "well")
+    assert NodeClassification(positive="ill").complete_from(inferred, names).positive == 0
+    with pytest.raises(IsthmusError, match="positive names a class 'il': did you mean 'ill'"):
+        NodeClassification(positive="il").complete_from(inferred, names)
+    with pytest.raises(IsthmusError, match="positive is for two classes, there are 3: remove it"):
+        NodeClassification(positive=0).complete_from(NodeClassification(classes=3))
+
+
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.5, 1.0])
 def test_a_given_threshold_is_used_as_it_is(threshold):
     task, step = NodeClassification(classes=2, threshold=threshold), make_rare_step()

@@ -53,7 +53,7 @@ from isthmus.cli.party import app as party_commands
 from isthmus.cli.tuning import tune_command
 from isthmus.cli.usage import usage_text
 from isthmus.errors import IsthmusError, SeveralErrors, flags_in_messages, ignore_library_warnings
-from isthmus.own_code import import_files
+from isthmus.own_code import import_files, where_raised
 from isthmus.version import VERSION
 
 if TYPE_CHECKING:
@@ -451,6 +451,11 @@ def main() -> None:
         except Exception as error:
             known = isinstance(error, IsthmusError)
             wrong_usage = hasattr(error, "format_message")  # an error of the click that typer bundles
+            place = "" if known or wrong_usage else where_raised(error)
+            if place and not debug:
+                said = f"{place}: {type(error).__name__}: {' '.join(str(error).split())}"
+                typer.echo(f"isthmus: {said} (isthmus --debug shows the traceback)", err=True)
+                raise SystemExit(1) from None
             if debug or not (known or wrong_usage):
                 raise
             text = f"{usage_text(error, sys.argv)} (see isthmus --help)" if wrong_usage else str(error)

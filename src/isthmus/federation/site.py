@@ -25,6 +25,7 @@ from isthmus.nn.layerwise import infer
 from isthmus.nn.per_party import PerParty
 from isthmus.nn.stacks import Stack, dense, slice_of
 from isthmus.nn.weights import Weights
+from isthmus.own_code import where_raised
 from isthmus.tasks.base import Step, Task
 
 log = logging.getLogger(__name__)
@@ -329,7 +330,10 @@ class Site:
         party = self.hosted.names[at]
         why = error.reason if isinstance(error, PartyFailed) else str(error)
         if not isinstance(error, IsthmusError):  # a foreign text may quote data: it stays in the log of this machine
-            log.error("party '%s', action '%s': %s", party, name, error, exc_info=error)
+            place = where_raised(error)
+            what = f"{place}: {type(error).__name__}: {error}" if place else str(error)
+            log.error("party '%s', action '%s': %s", party, name, what, exc_info=None if place else error)
+            log.debug("party '%s', action '%s'", party, name, exc_info=error)
             why = f"{type(error).__name__} (see the log at the party)"
         return Reply((), failures={party: f"action '{name}', {' '.join(why.split())}"})
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from isthmus.data.describe import CutDescription
 from isthmus.data.party import Party
-from isthmus.data.skew import rare_class, rare_classes, rare_metric
+from isthmus.data.skew import rare_class, rare_classes, rare_metric, rarest_class
 from isthmus.errors import format_option
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import uses_edge_features, uses_edge_weights, uses_types
@@ -21,6 +21,7 @@ from isthmus.study.protocol import keeps_parties, read_protocol
 from isthmus.study.setup import module_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
+from isthmus.tasks.ranking import OF_ONE_CLASS
 
 
 def data_notes(
@@ -45,6 +46,7 @@ def data_notes(
             notes.append(f"{method.label} leaves out the {parties[0].edge_width} features of edges (edge_attr)")
     if cut.kind != "class" or cut.level == "pair":
         return notes
+    notes += _common_class(cut, task)
     chosen = task.get("metric") or task.get("class_weights", "none") != "none"
     if not chosen and not all(method.unsupervised for method in methods):
         counts = _items_of_classes(cut)
@@ -52,6 +54,18 @@ def data_notes(
         remedy = " and ".join(format_option(path, value) for path, value in settings.items())
         notes += filter(None, [rare_class(counts, cut.labels, remedy)])
     return notes + _rare_classes(parties, cut)
+
+
+def _common_class(cut: CutDescription, task: Mapping[str, Any]) -> list[str]:
+    """A line if metrics of one of two classes, or a threshold, are of the more frequent one, and nobody has said so."""
+    counts = _items_of_classes(cut)
+    judges = [metric_of(each).title for each in (task.get("metric"), task.get("select_by")) if each in OF_ONE_CLASS]
+    what = [*judges, *(["task.threshold"] if task.get("threshold", 0.5) != 0.5 else [])]
+    if len(counts) != 2 or not what or task.get("positive") is not None or rarest_class(counts) != 0:
+        return []
+    share = 100 * counts[1] / sum(counts)
+    remedy = format_option("task.positive", cut.labels[0] if cut.labels else 0)
+    return [f"{what[0]} is about '{cut.label(1)}', {share:.1f} % of the items: for '{cut.label(0)}' give {remedy}"]
 
 
 def _items_of_classes(cut: CutDescription) -> list[int]:
@@ -141,7 +155,7 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     own = {method.label: [run for run in runs if run.method == method.label] for method in methods}
     for name in (method.label for method in methods if method.role != "constant" and is_majority(own[method.label])):
         value = metric.shown(fmean(run.majority_score for run in own[name] if run.majority_score is not None), " %")
-        notes.append(f"{name} is no better than the majority class, whose {metric.title} is {value} on the test items")
+        notes.append(f"{name} is no better than the majority class of the test items, whose {metric.title} is {value}")
     validated = [run for run in runs if any(name.startswith("val_") for name in run.metrics)]
     missing = dict.fromkeys(run.select_by for run in validated if f"val_{run.select_by}" not in run.metrics)
     titles = [metric_of(name).title for name in missing if name]

@@ -101,9 +101,12 @@ class Classification(Classes):
 
     focal_gamma: float = Field(0.0, ge=0)
     """Exponent of the focal loss; 0 is cross-entropy, 2 is usual."""
+    positive: str | Literal[0, 1] | None = None
+    """Which of two classes is looked for, by name or position: metrics of scores and `threshold` are about it. None
+    takes the second one."""
     threshold: Annotated[float, Field(ge=0, le=1)] | Literal["f1", "max_fpr"] = 0.5
-    """Probability from which an item is in the second of two classes. A word chooses it in every evaluation, on the
-    validation items of all parties together: f1, the best F1 score of the second class; max_fpr, the lowest one with a
+    """Probability from which an item is in the class `positive`. A word chooses it in every evaluation, on the
+    validation items of all parties together: f1, the best F1 score of this class; max_fpr, the lowest one with a
     false-positive rate of at most `max_fpr`. The model keeps the chosen number."""
     max_fpr: float = Field(0.001, ge=0, le=1)
     """False-positive rate of the metric `recall_at_fpr`, for two classes."""
@@ -136,7 +139,11 @@ class Classification(Classes):
         whole = super().complete_from(inferred, labels)
         if why := self._needs_two_classes(whole.outputs):
             raise IsthmusError(why)
-        names, weights = names_of(labels, whole.outputs), self.class_weights
+        names, weights, positive = names_of(labels, whole.outputs), self.class_weights, self.positive
+        if isinstance(positive, str):
+            if positive not in names:
+                raise IsthmusError(f"positive names a class '{positive}': {did_you_mean(positive, names)}")
+            positive = 1 if positive == names[1] else 0
         if isinstance(weights, dict):
             if unknown := next((name for name in weights if name not in names), None):
                 raise IsthmusError(f"class_weights names a class '{unknown}': {did_you_mean(unknown, names)}")
@@ -146,7 +153,7 @@ class Classification(Classes):
                 f"class_weights has {len(weights)} numbers for {len(names)} classes: give one for each of "
                 f"{', '.join(names)}, in this order"
             )
-        return whole.model_copy(update={"class_weights": weights})
+        return whole.model_copy(update={"class_weights": weights, "positive": positive})
 
     def predictions(self, output: Tensor, labels: Sequence[str]) -> dict[str, Any]:
         """The class of every item, and the softmax of its outputs as a score for each class."""
@@ -189,19 +196,20 @@ class Classification(Classes):
         loss = F.cross_entropy(step.output, step.y, reduction="none").cpu()  # some devices have no doubles
         counts = {"confusion": confusion.view(-1, self.classes, self.classes), "loss": step.sum(loss.double())}
         if self.ranks:
-            odds, y = self._log_odds(step.output), F.one_hot(step.y, self.classes)[:, -self._ranked :]
+            odds, y = self._log_odds(step.output), F.one_hot(step.y, self.classes)[:, self._ranked]
             counts["scores"] = count_scores(odds, y, torch.ones_like(y, dtype=torch.bool), step.sizes)
         return counts
 
     def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
-        scores = {"scores": (True, (self._ranked, 2, BINS))} if self.ranks else {}
+        ranked = 1 if self.classes == 2 else self.classes
+        scores = {"scores": (True, (ranked, 2, BINS))} if self.ranks else {}
         return {"confusion": (True, (self.classes, self.classes)), "loss": (False, ())} | scores
 
     def counts_problem(self, counts: Any, labels: int, parties: int = 1) -> str:
         if why := super().counts_problem(counts, labels, parties):
             return why
         if self.ranks:
-            held = counts["confusion"].cpu().sum(1)[-self._ranked :]
+            held = counts["confusion"].cpu().sum(1)[self._ranked]
             due = torch.stack([held.new_tensor(int(self.count(counts))) - held, held], dim=1)
             if not torch.equal(counts["scores"].cpu().sum(2).to(due), due):
                 return "it counts other numbers of scores than of items of each class"
@@ -248,7 +256,7 @@ class Classification(Classes):
     def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any]:
         items = counts["confusion"].cpu().sum(1).double()
         loss = -torch.special.xlogy(items, items / items.sum()).sum()
-        positive = items[-self._ranked :]
+        positive = items[self._ranked]
         ties = {"scores": torch.stack([items.sum() - positive, positive], dim=1).unsqueeze(2)} if self.ranks else {}
         return {**super().same_answer(counts), "loss": loss, **ties}
 
@@ -270,8 +278,10 @@ class Classification(Classes):
             return ""
         if only := next((name for name in (self.metric, self.select_by) if name in ALERTS), None):
             return f"metric '{only}' is for two classes, there are {classes}: choose one of {', '.join(RANKING)}"
-        if self.threshold != 0.5:
-            return f"threshold is for two classes, there are {classes}: remove it"
+        if only := next(
+            (name for name, usual in (("threshold", 0.5), ("positive", None)) if getattr(self, name) != usual), ""
+        ):
+            return f"{only} is for two classes, there are {classes}: remove it"
         return ""
 
     def _guess(self, output: Tensor) -> Tensor:
@@ -279,24 +289,31 @@ class Classification(Classes):
         if self.classes != 2 or isinstance(self.threshold, str) or self.threshold == 0.5:
             return output.argmax(dim=1)
         odds = math.log(self.threshold / (1 - self.threshold)) if 0 < self.threshold < 1 else math.inf
-        return (self._log_odds(output).squeeze(1) >= (odds if self.threshold else -math.inf)).long()
+        found = self._log_odds(output).squeeze(1) >= (odds if self.threshold else -math.inf)
+        return (found == bool(self._sought)).long()
 
     def _confusion(self, counts: Mapping[str, Any]) -> Tensor:
         """The confusion matrix, of scores in bins if the threshold was chosen among them."""
         if self._cut is None or "scores" not in counts:
             return torch.as_tensor(counts["confusion"]).cpu()
         scores = counts["scores"][0].cpu()
-        return torch.stack([scores[:, : self._cut].sum(1), scores[:, self._cut :].sum(1)], dim=1)
+        cells = torch.stack([scores[:, : self._cut].sum(1), scores[:, self._cut :].sum(1)], dim=1)
+        return cells if self._sought else cells.flip(0, 1)
 
     @property
-    def _ranked(self) -> int:
-        """How many classes are ranked against the others; of two classes, the second one."""
-        return 1 if self.classes == 2 else self.classes
+    def _sought(self) -> int:
+        """Of two classes the one that is looked for."""
+        return 1 if self.positive is None else int(self.positive)
+
+    @property
+    def _ranked(self) -> slice:
+        """The classes that are ranked against the others."""
+        return slice(self._sought, self._sought + 1) if self.classes == 2 else slice(None)
 
     def _log_odds(self, output: Tensor) -> Tensor:
         """The log odds of each ranked class, `[items, ranked]`."""
         if self.classes == 2:
-            return output[:, 1:] - output[:, :1]
+            return output[:, self._ranked] - output[:, 1 - self._sought, None]
         log_p = output.cpu().double().log_softmax(dim=1)  # some devices have no doubles
         return (log_p - torch.log(-torch.expm1(log_p))).to(output)
 

@@ -23,6 +23,8 @@ RANKING = ("roc_auc", "average_precision")
 """Metrics that follow from these counts."""
 ALERTS = ("recall_at_fpr", "precision_at_k")
 """Metrics of the highest scores alone, for two classes, that follow from these counts."""
+OF_ONE_CLASS = ("average_precision", *ALERTS)
+"""Metrics that are not the same for the other one of two classes."""
 
 
 def count_scores(scores: Tensor, y: Tensor, known: Tensor, sizes: Sequence[int]) -> Tensor:
