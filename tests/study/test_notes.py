@@ -98,6 +98,17 @@ def test_a_majority_predictor_is_marked_in_table_report_and_headline(tmp_path: P
     assert f"<b>Note:</b> {due}." in page
 
 
+def test_numbers_that_are_far_away_are_told_and_so_is_who_is_no_better_than_one_answer() -> None:
+    parties = flat_parties()
+    for party in parties:
+        party.graph.y = 100 + party.graph.y.float()
+    results = isthmus.run(["fedavg", "majority"], parties, rounds=1)
+    assert results.notes == [
+        "labels are numbers of about 100, and models start near 0: scale the labels to about 1",
+        "fedavg is no better than majority, one answer for all items, by RMSE",
+    ]
+
+
 def test_a_metric_of_one_class_says_if_that_is_the_common_one() -> None:
     parties = flat_parties()
     for party in parties:

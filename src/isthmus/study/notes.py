@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import torch
 from torch import nn
 
 from isthmus.data.describe import CutDescription
@@ -45,7 +46,7 @@ def data_notes(
         if parties[0].edge_width and not method.typed:
             notes.append(f"{method.label} leaves out the {parties[0].edge_width} features of edges (edge_attr)")
     if cut.kind != "class" or cut.level == "pair":
-        return notes
+        return notes + _far_from_one(parties)
     notes += _common_class(cut, task)
     chosen = task.get("metric") or task.get("class_weights", "none") != "none"
     if not chosen and not all(method.unsupervised for method in methods):
@@ -54,6 +55,18 @@ def data_notes(
         remedy = " and ".join(format_option(path, value) for path, value in settings.items())
         notes += filter(None, [rare_class(counts, cut.labels, remedy)])
     return notes + _rare_classes(parties, cut)
+
+
+def _far_from_one(parties: Sequence[Party]) -> list[str]:
+    """A line if labels are numbers that a model starts far away from."""
+    labels = torch.cat([party.graph.y[party.train].flatten() for party in parties])
+    known = labels[~labels.isnan()] if labels.is_floating_point() else labels[:0]
+    if known.numel() < 2 or bool(((known == 0) | (known == 1)).all()):
+        return []
+    size = float(known.square().mean().sqrt())
+    if 0.1 <= size <= 10:
+        return []
+    return [f"labels are numbers of about {size:.3g}, and models start near 0: scale the labels to about 1"]
 
 
 def _common_class(cut: CutDescription, task: Mapping[str, Any]) -> list[str]:
@@ -156,6 +169,15 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     for name in (method.label for method in methods if method.role != "constant" and is_majority(own[method.label])):
         value = metric.shown(fmean(run.majority_score for run in own[name] if run.majority_score is not None), " %")
         notes.append(f"{name} is no better than the majority class of the test items, whose {metric.title} is {value}")
+    for answer in (method.label for method in methods if method.role == "constant"):
+        for name in (method.label for method in methods if method.role != "constant"):
+            pairs = [
+                (run.metrics.get(f"test_{judged_by}"), of_all.metrics.get(f"test_{judged_by}"))
+                for run, of_all in zip(own[name], own[answer], strict=False)
+                if run.majority_score is None
+            ]
+            if pairs and metric.no_better(pairs):
+                notes.append(f"{name} is no better than {answer}, one answer for all items, by {metric.title}")
     validated = [run for run in runs if any(name.startswith("val_") for name in run.metrics)]
     missing = dict.fromkeys(run.select_by for run in validated if f"val_{run.select_by}" not in run.metrics)
     titles = [metric_of(name).title for name in missing if name]
