@@ -308,3 +308,24 @@ def test_owners_and_partners_are_written(tmp_path):
         create(tmp_path / "x", tmp_path / "in" / "north", owners=["a=b"])
     with pytest.raises(IsthmusError, match="table 'transfers' has no column 'from_bnk'"):
         create(tmp_path / "x", tmp_path / "in" / "north", owners=["transfers.from_account=from_bnk"])
+
+
+def test_keys_that_pandas_wrote_as_floats_give_the_same_edges_and_ids(tmp_path):
+    floats = bank()
+    floats["accounts"]["customer"] = [float(each) for each in floats["accounts"]["customer"]]
+    floats["customers"]["id"] = [float(each) for each in floats["customers"]["id"]]
+    found = []
+    for name, tables in (("whole", bank()), ("floats", floats)):
+        create(tmp_path / name, write_csv(tmp_path / "in" / name, tables))
+        contents, problems = check_folder(tmp_path / name)
+        assert problems == []
+        found.append(contents)
+    assert all(found[0].database.ids[name].equal(found[1].database.ids[name]) for name in ("accounts", "customers"))
+    kind = ("accounts", "customer", "customers")
+    assert found[0].database.edges[kind].index.equal(found[1].database.edges[kind].index)
+
+
+def test_rows_that_no_edge_joins_are_noted(tmp_path):
+    problems = create(tmp_path / "a", write_csv(tmp_path / "in", {"accounts": bank()["accounts"]}))
+    (note,) = [str(each) for found in problems.values() for each in found]
+    assert note.startswith("party.toml: no edge joins any rows, so models see each row alone")

@@ -221,6 +221,16 @@ def test_ids_that_are_whole_numbers_in_all_tables_become_numbers(tmp_path):
     assert contents.edge_index.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]
 
 
+def test_ids_that_are_whole_numbers_as_floats_in_one_table_become_numbers(tmp_path, source):
+    nodes = accounts(account=list(range(COUNT)))
+    edges = transfers(**{"from": [float(at) for at in range(COUNT)], "to": [0] * COUNT, "bank": None})
+    edges["amount"] = edges["amount"][:COUNT]
+    contents, _ = create(
+        tmp_path / "north", source(nodes, edges, columns={each: ROLES[each] for each in ROLES if each != "owner"})
+    )
+    assert contents.ids.tolist() == list(range(COUNT))
+
+
 def test_ids_of_mixed_types_become_texts(tmp_path):
     parquet.write_table(pa.table({"id": [1, 2], "x": [1.0, 2.0], "label": [0, 1]}), tmp_path / "nodes.parquet")
     columns = {"source": ["1", "X9"], "target": ["2", "1"], "owner": [None, "south"]}

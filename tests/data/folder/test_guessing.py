@@ -70,3 +70,19 @@ def test_kinds_of_columns():
 def test_two_keys_into_one_table_may_become_edges():
     found = guess(people={"id": ["a", "b"]}, friends={"from": ["a"], "to": ["b"]})
     assert found["friends"].why["as",] == '"edges" makes each row an edge between two rows of people'
+
+
+def test_whole_numbers_as_floats_are_keys_of_whole_numbers():
+    found = guess(
+        doctors={"id": [1, 2, 3]},
+        patients={"id": [1.0, 2.0, 3.0], "doctor": [2.0, None, 3.0]},  # as pandas writes them if one is missing
+    )
+    assert (found["patients"].key, found["patients"].foreign) == ("id", {"doctor": "doctors"})
+
+
+def test_column_named_like_a_table_whose_keys_it_lacks_is_noted():
+    found = guess(doctors={"id": [1, 2]}, patients={"id": [1, 2], "doctor": [71, 72], "doctor_fee": [3, 4]})
+    assert found["patients"].notes == [
+        "column 'doctor' is named like the rows of 'doctors', but 0% of its 2 values are keys in 'id': no edge joins "
+        "them; correct the keys if it refers to them"
+    ]

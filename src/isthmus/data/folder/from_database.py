@@ -89,7 +89,8 @@ def create_databases(
             sources[party] = read_sources(paths, party if inside else "")
         tables, notes = _narrowed(sources, source)
     errors.check()
-    shared, comments = (like, {}) if like else _settings(tables, sources, source)
+    shared, comments, more = (like, {}, []) if like else _settings(tables, sources, source)
+    notes += more
     if left_out := sorted({table for own in tables.values() for table in own} - set(shared["tables"])):
         notes.append(Problem(FILE, f"--like has no table {join_names(left_out)}: left out", severe=False))
     with atomic_folder(folder, force=force) as new_folder:
@@ -199,8 +200,8 @@ def _settings(
     tables: Mapping[str, Mapping[str, pa.Table]],
     sources: Mapping[str, Mapping[str, SourceTable]],
     source: DatabaseSource,
-) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
-    """Return the settings that the tables of all parties show, and comments on them."""
+) -> tuple[dict[str, Any], dict[tuple[str, ...], str], list[Problem]]:
+    """Return the settings that the tables of all parties show, comments on them, and notes on the tables."""
     first = next(iter(sources.values()))
     all_rows = {
         name: SourceTable(
@@ -236,7 +237,8 @@ def _settings(
             name: _as_settings(guess, owners.get(name), is_edge=name in source.edges) for name, guess in guesses.items()
         },
     }
-    return settings, {**comments, **dict(comments_of(guesses))}
+    notes = [Problem(name, each, severe=False) for name, guess in guesses.items() for each in guess.notes]
+    return settings, {**comments, **dict(comments_of(guesses))}, notes
 
 
 def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from isthmus.data.folder.arrow import (
     list_lengths,
     to_array,
     to_floats,
+    to_keys,
     to_plain,
     to_texts,
 )
@@ -408,7 +409,7 @@ def _paths(source: SourceTables) -> dict[str, Path | None]:
 def _with_ids_of_one_type(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the parties' tables with all ids as whole numbers, if all of them are, or else as texts."""
     columns = {
-        (name, file, column): to_plain(table.column(column))
+        (name, file, column): to_keys(table.column(column))
         for name, own in tables.items()
         for file, table in own.items()
         for column in IDS[file]
@@ -422,18 +423,20 @@ def _with_ids_of_one_type(tables: dict[str, dict[str, Any]]) -> dict[str, dict[s
         return tables  # check_folder reports the problem
     for (name, file, column), values in columns.items():
         at = tables[name][file].column_names.index(column)
-        tables[name][file] = tables[name][file].set_column(at, column, blank_to_null(values).cast(cast))
+        if cast == pa.int64() and is_text(values.type):
+            values = pc.replace_substring(to_texts(values), ".0", "")
+        tables[name][file] = tables[name][file].set_column(at, column, values.cast(cast))
     return tables
 
 
 def _are_whole(values: Any) -> bool:
-    """Whether ids are whole numbers, or texts that are equal to one; "007" is another id than "7"."""
+    """Whether ids are whole numbers, or texts that are equal to one, as "7.0"; "007" is another id than "7"."""
     if pa.types.is_integer(values.type):
         return not pa.types.is_uint64(values.type)
     if not is_text(values.type):
         return False
     known = to_texts(values).drop_null()
-    return bool(pc.all(pc.match_substring_regex(known, "^(0|-?[1-9][0-9]{0,17})$"), min_count=0).as_py())
+    return bool(pc.all(pc.match_substring_regex(known, r"^(0|-?[1-9][0-9]{0,17})(\.0)?$"), min_count=0).as_py())
 
 
 def _own_settings(source: SourceTables, tables: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from isthmus.data.folder.arrow import (
     positions_in,
     to_array,
     to_floats,
+    to_keys,
     to_texts,
 )
 from isthmus.data.folder.bags import is_ragged
@@ -47,6 +48,8 @@ class Guess:
     columns: dict[str, dict[str, Any]] = field(default_factory=dict)
     ignore: list[str] = field(default_factory=list)
     why: dict[tuple[str, ...], str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What looks like a mistake in the table."""
 
 
 def guess_tables(sources: Mapping[str, SourceTable], taken: Mapping[str, Sequence[str]]) -> dict[str, Guess]:
@@ -64,6 +67,7 @@ def guess_tables(sources: Mapping[str, SourceTable], taken: Mapping[str, Sequenc
         _guess_first_as_key(source, guesses[name], taken.get(name, ()))
     for name, source in sources.items():
         _guess_foreign(name, source, guesses, sources, taken.get(name, ()))
+        _note_unmatched(source, guesses[name], guesses, sources, taken.get(name, ()))
     referred = {other for each in guesses.values() for other in each.foreign.values()}
     for name, source in sources.items():
         _guess_columns(source, guesses[name], taken.get(name, ()), is_referred=name in referred)
@@ -106,7 +110,7 @@ def _guess_key(name: str, source: SourceTable, guess: Guess, taken: Sequence[str
     named = [{"id"}, {"key"}, {one}, {one, "id"}, {one, "key"}, {one, "number"}, {one, "no"}, {one, "nr"}, {"iban"}]
     order = sorted(table.column_names, key=lambda each: next((n for n, w in enumerate(named) if words(each) == w), 99))
     for column in order:
-        values = blank_to_null(table.column(column))
+        values = to_keys(table.column(column))
         if column in taken or words(column) not in named or not _are_keys(values):
             continue
         different = source.different(column)
@@ -145,16 +149,16 @@ def _guess_foreign(
             guess.foreign[column] = other
             guess.why["foreign", column] = "declared as foreign key"
     for column in source.table.column_names:
-        values = blank_to_null(source.table.column(column))
+        values = to_keys(source.table.column(column))
         if column in (*taken, *guess.foreign, guess.key) or values.null_count == len(values):
             continue
         found = []
         for other, target in guesses.items():
             if target.key is None:
                 continue
-            keys = blank_to_null(sources[other].table.column(target.key))
+            keys = to_keys(sources[other].table.column(target.key))
             share, different = _contained(values, keys)
-            by_name = bool(words(column) & {singular(other), *(words(target.key) - {"id", "key", "name", "number"})})
+            by_name = bool(words(column) & _names_of(other, target.key))
             is_named = by_name or bool(words(column) & ENDS)
             if share >= (WITH_NAME if is_named else ENOUGH if is_text(values.type) and different > 1 else 2):
                 found.append((share, by_name, other, different))
@@ -163,6 +167,35 @@ def _guess_foreign(
             guess.foreign[column] = other
             named = ", and its name fits" if by_name else ""
             guess.why["foreign", column] = f"{share:.0%} of its {different:,} values are keys of {other}{named}"
+
+
+def _names_of(table: str, key: str) -> set[str]:
+    """Return the words by which columns of other tables name a row of a table."""
+    return {singular(table), *(words(key) - {"id", "key", "name", "number"})}
+
+
+def _note_unmatched(
+    source: SourceTable,
+    guess: Guess,
+    guesses: Mapping[str, Guess],
+    sources: Mapping[str, SourceTable],
+    taken: Sequence[str],
+) -> None:
+    """Note columns that are named like another table's row, but whose values are hardly ever its keys."""
+    for column in source.table.column_names:
+        if column in (*taken, *guess.foreign, guess.key):
+            continue
+        values = to_keys(source.table.column(column))
+        for other, target in guesses.items():
+            named = words(column) - {"id", "key", "no", "nr", "number"} - ENDS
+            if target is guess or target.key is None or not named or named - _names_of(other, target.key):
+                continue
+            share, different = _contained(values, to_keys(sources[other].table.column(target.key)))
+            guess.notes.append(
+                f"column '{column}' is named like the rows of '{other}', but {share:.0%} of its "
+                f"{different or count_distinct(values):,} values are keys in '{target.key}': no edge joins them; "
+                "correct the keys if it refers to them"
+            )
 
 
 def _contained(values: Any, keys: Any) -> tuple[float, int]:
@@ -248,7 +281,7 @@ def _span(values: Any) -> str:
 
 
 def _is_whole(source: SourceTable, column: str) -> bool:
-    return bool(pa.types.is_integer(blank_to_null(source.table.column(column)).type))
+    return bool(pa.types.is_integer(to_keys(source.table.column(column)).type))
 
 
 def comments_of(guesses: Mapping[str, Guess]) -> Iterator[tuple[tuple[str, ...], str]]:
