@@ -24,7 +24,7 @@ EXPECTED = {
         "foreign": {"customer": "customers"},
         "columns": {"country": {"kind": "category"}},
     },
-    "customers": {"key": "id", "as": "nodes", "columns": {"age": {"kind": "number"}}},
+    "customers": {"key": "id", "as": "nodes", "ids": "own", "columns": {"age": {"kind": "number"}}},
     "transfers": {
         "time": "date",
         "as": "nodes",
@@ -261,7 +261,10 @@ def test_pattern_of_files_leaves_the_party_out_of_the_names(tmp_path):
         for table in write_csv(tmp_path / name, bank(name, seed=seed)).iterdir():
             table.rename(tmp_path / f"{name}-{table.name}")
     create(tmp_path / "banks", *(tmp_path / f"*-{table}.csv" for table in bank()))
-    assert settings_of(tmp_path / "banks" / "south")["tables"] == EXPECTED
+    assert settings_of(tmp_path / "banks" / "south")["tables"] == {
+        **EXPECTED,
+        "customers": {"key": "id", "as": "nodes", "columns": {"age": {"kind": "number"}}},
+    }
 
 
 def test_folder_may_be_replaced(tmp_path):
@@ -316,8 +319,8 @@ def test_keys_that_pandas_wrote_as_floats_give_the_same_edges_and_ids(tmp_path):
     floats["customers"]["id"] = [float(each) for each in floats["customers"]["id"]]
     found = []
     for name, tables in (("whole", bank()), ("floats", floats)):
-        create(tmp_path / name, write_csv(tmp_path / "in" / name, tables))
-        contents, problems = check_folder(tmp_path / name)
+        create(tmp_path / name / "bank", write_csv(tmp_path / "in" / name, tables))
+        contents, problems = check_folder(tmp_path / name / "bank")
         assert problems == []
         found.append(contents)
     assert all(found[0].database.ids[name].equal(found[1].database.ids[name]) for name in ("accounts", "customers"))

@@ -440,7 +440,7 @@ class DatabaseReader(ItemChecker):
 
     def _numbers(self, name: str, rows: Rows) -> Tensor:
         """Return a number for each row: of its table and key, or of the party and the row."""
-        if name in self.keys and self.settings.tables[name].ids != "own":
+        if name in self.keys and (self.settings.tables[name].ids or self.settings.ids) != "own":
             return self._numbers_of(name, self.keys[name])
         return hash_ids((f"{self.settings.name}:{name}:{row}" for row in rows.tolist()), self.key)
 

@@ -217,6 +217,12 @@ def _settings(
     taken = {name: list(columns.values()) for name, columns in owners.items()}
     taken.setdefault(items, []).extend(each for each in (label, source.split.rpartition(".")[2], *source.tasks) if each)
     guesses = guess_tables(all_rows, taken)
+    named = [(guesses[name], key, name) for name, columns in owners.items() for key in columns]
+    by_owners = [name if guess.key == key else guess.foreign.get(key) for guess, key, name in named]
+    for name, guess in guesses.items():
+        if source.ids is not None or name in by_owners:  # the whole party says it, or other parties' rows are named
+            guess.ids = None
+            guess.why.pop(("ids",), None)
     for name in source.edges:
         if name not in guesses:
             raise _error(f"--as-edges {name}: there is no table '{name}': the tables are {join_names(guesses)}")

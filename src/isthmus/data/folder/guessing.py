@@ -27,6 +27,8 @@ from isthmus.data.folder.arrow import (
 from isthmus.data.folder.bags import is_ragged
 from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
 from isthmus.data.folder.dates import UNKNOWN, read_dates, text_of
+from isthmus.data.folder.reading import FIRST_ROWS, running_numbers
+from isthmus.data.folder.shared_nodes import DISAGREE
 from isthmus.data.folder.sources import MOST, SourceTable
 
 ENDS = {"from", "to", "src", "dst", "source", "target", "sender", "receiver", "payer", "payee", "parent", "origin"}
@@ -72,7 +74,11 @@ def guess_tables(sources: Mapping[str, SourceTable], taken: Mapping[str, Sequenc
     for name, source in sources.items():
         _guess_columns(source, guesses[name], taken.get(name, ()), is_referred=name in referred)
         _guess_edges(guesses[name])
-        if name not in referred and guesses[name].key is not None and _is_whole(source, str(guesses[name].key)):
+        key = guesses[name].key
+        if key is None:
+            continue
+        whole_of_own = name not in referred and pa.types.is_integer(to_keys(source.table.column(key)).type)
+        if whole_of_own or _numbers_own_rows(source, key, taken.get(name, ())):
             guesses[name].ids = "own"
             guesses[name].why["ids",] = "each party numbers these rows; 'shared' if a number is one row at all parties"
     return guesses
@@ -280,8 +286,31 @@ def _span(values: Any) -> str:
     return f"{text_of(known.min())[:10]} to {text_of(known.max())[:10]}" if known.size else "none"
 
 
-def _is_whole(source: SourceTable, column: str) -> bool:
-    return bool(pa.types.is_integer(to_keys(source.table.column(column)).type))
+def _numbers_own_rows(source: SourceTable, key: str, taken: Sequence[str]) -> bool:
+    """Whether each party seems to number its own rows.
+
+    The keys are then running numbers that begin alike at several parties, and rows with the same key differ. Of one
+    party's table only the numbers can be seen: whole ones that begin with 0 or 1.
+    """
+    numbers = [running_numbers(to_keys(part.column(key))) for part in source.parts()]
+    if len(numbers) == 1:
+        is_whole = pa.types.is_integer(to_keys(source.table.column(key)).type)
+        return is_whole and numbers[0] is not None and int(numbers[0].min()) in (0, 1)
+    seen: dict[int, list[dict[int, str]]] = {}
+    for part, running in zip(source.parts(), numbers, strict=True):
+        if running is not None:
+            first = np.argsort(running, kind="stable")[:FIRST_ROWS]
+            rows = part.drop_columns([each for each in (*taken, key) if each in part.column_names]).take(first)
+            texts = map(repr, rows.to_pylist())
+            seen.setdefault(int(running.min()), []).append(dict(zip(running[first].tolist(), texts, strict=True)))
+    for parties in seen.values():
+        values: dict[int, list[str]] = {}
+        for number, text in (each for party in parties for each in party.items()):
+            values.setdefault(number, []).append(text)
+        shared = [each for each in values.values() if len(each) > 1]
+        if sum(len(set(each)) > 1 for each in shared) > DISAGREE * len(shared):
+            return True
+    return False
 
 
 def comments_of(guesses: Mapping[str, Guess]) -> Iterator[tuple[tuple[str, ...], str]]:

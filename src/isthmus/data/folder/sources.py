@@ -50,10 +50,13 @@ class SourceTable:
 
     def different(self, column: str) -> int:
         """Return how many different values a column has at each party, added up."""
-        values = blank_to_null(self.table.column(column))
+        return sum(count_distinct(blank_to_null(part.column(column))) for part in self.parts())
+
+    def parts(self) -> list[pa.Table]:
+        """Return the rows of each party."""
         starts = accumulate(self.parties, initial=0)
-        parts = [values.slice(start, rows) for start, rows in zip(starts, self.parties, strict=False)]
-        return sum(count_distinct(part) for part in parts or [values])
+        parts = [self.table.slice(start, rows) for start, rows in zip(starts, self.parties, strict=False)]
+        return parts or [self.table]
 
 
 def read_sources(paths: Sequence[Path], party: str = "") -> dict[str, SourceTable]:
