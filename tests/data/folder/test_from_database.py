@@ -332,3 +332,11 @@ def test_rows_that_no_edge_joins_are_noted(tmp_path):
     problems = create(tmp_path / "a", write_csv(tmp_path / "in", {"accounts": bank()["accounts"]}))
     (note,) = [str(each) for found in problems.values() for each in found]
     assert note.startswith("party.toml: no edge joins any rows, so models see each row alone")
+
+
+def test_label_of_many_numbers_names_the_flags_for_regression(tmp_path):
+    source = write_csv(tmp_path / "in", bank())
+    with pytest.raises(
+        IsthmusError, match=r"'amount' has .*: for regression give --label transfers --task amount; for"
+    ):
+        create(tmp_path / "a", source, label="transfers.amount")

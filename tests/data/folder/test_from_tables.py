@@ -146,6 +146,23 @@ def test_whole_number_labels_with_blanks_are_classes(tmp_path, source):
     assert contents.y.tolist() == [-1 if at % 4 == 3 else at % 3 for at in range(COUNT)]
 
 
+@pytest.mark.parametrize(
+    ("labels", "due"),
+    [
+        (
+            [at * 7 for at in range(COUNT)],
+            "24 different numbers in 24 rows: for regression give --task risk in place of",
+        ),
+        ([0, 1000] * (COUNT // 2), "2 different numbers in 24 rows, of which the largest is 1,000: for regression"),
+        ([0.5, 2.25, 3.0] * (COUNT // 3), "3 different numbers in 24 rows: for regression"),
+        ([f"k{at}" for at in range(COUNT)], "24 different texts, which look like names"),
+    ],
+)
+def test_measured_numbers_and_keys_are_no_classes(tmp_path, source, labels, due):
+    with pytest.raises(IsthmusError, match=due):
+        create(tmp_path / "north", source(accounts(risk=labels), transfers()))
+
+
 def test_boolean_labels_are_two_classes(tmp_path, source):
     contents, _ = create(tmp_path / "north", source(accounts(risk=[True] * COUNT), transfers()))
     assert contents.settings.labels == ["false", "true"]
@@ -435,14 +452,14 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
             {"risk": [at / 2 for at in range(COUNT)]},
             {},
             {},
-            f"nodes.parquet, {MANY}: label 0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5 and 4 more is not a whole number",
+            "label 'risk' has 24 different numbers in 24 rows: for regression give --task risk in place of --label",
         ),
         ({"risk": [-1] * COUNT}, {}, {}, "label -1 is not a whole number from 0 to 0"),
         (
             {"risk": [10**15] * COUNT},
             {},
             {},
-            "option 'classes' is 100001: give at most 100000",
+            "1 different number in 24 rows, of which the largest is 1e+15",
         ),
         ({}, {}, {"columns": {**ROLES, "id": "acount"}}, "no column 'acount': did you mean 'account'?"),
         ({}, {}, {"columns": {**ROLES, "id": "zzz"}}, "no column 'zzz': it has account, balance, sector, risk"),

@@ -230,7 +230,8 @@ def _settings(
     rows = all_rows[items].table
     labels = label_settings(
         rows.select([label]).rename_columns(["label"]) if label else rows,
-        SourceTables(tasks=source.tasks, classes=source.classes),
+        SourceTables(tasks=source.tasks, classes=source.classes, columns={"label": label}),
+        items,
     )
     dates, comments = _split_dates(rows, guesses, items, label or source.tasks[0], source)
     settings = {

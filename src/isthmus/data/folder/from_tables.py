@@ -29,7 +29,7 @@ from isthmus.data.folder.arrow import (
     to_texts,
 )
 from isthmus.data.folder.bags import AT, VALUE, bag_columns, column_parts, is_ragged, make_bags, width_of
-from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
+from isthmus.data.folder.columns import MAX_CATEGORIES, MIN_NAMES, count_distinct, looks_like_names
 from isthmus.data.folder.labels import BOOLEANS
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
@@ -521,8 +521,12 @@ def _content(settings: PartyFile) -> str:
     return "molecules" if settings.smiles else {"node": "one graph", "graph": "a collection of graphs"}[settings.level]
 
 
-def label_settings(table: Any, source: SourceTables) -> dict[str, Any]:
-    """Return the settings of labels that the table shows."""
+def label_settings(table: Any, source: SourceTables, items: str = "") -> dict[str, Any]:
+    """Return the settings of labels that the table shows.
+
+    Arguments:
+        items: the table's name, if it is one of several.
+    """
     if source.tasks:
         return {"tasks": list(source.tasks)}
     values = blank_to_null(table.column("label")).drop_null() if "label" in table.column_names else None
@@ -539,7 +543,7 @@ def label_settings(table: Any, source: SourceTables) -> dict[str, Any]:
         names = sorted(pc.unique(values).to_pylist())
         if source.classes:
             raise _error(f"--classes {source.classes}: labels are texts: give their names, --classes {','.join(names)}")
-        if len(names) > MAX_CATEGORIES:
+        if len(names) > MAX_CATEGORIES or MIN_NAMES < len(names) == len(values):
             raise _error(
                 f"the label column has {len(names):,} different texts, which look like names, not classes: name "
                 "another column with --label, or list the classes with --classes"
@@ -548,9 +552,27 @@ def label_settings(table: Any, source: SourceTables) -> dict[str, Any]:
     if pa.types.is_boolean(values.type):
         return {"labels": list(BOOLEANS)}
     if is_numeric(values.type):
-        most = np.nanmax(to_floats(values), initial=0)
+        numbers = to_floats(values)
+        most = np.nanmax(numbers, initial=0)
+        _refuse_measured(numbers[~np.isnan(numbers)], source.columns.get("label", "label"), items)
         return {"classes": int(min(most, MAX_CLASSES)) + 1}
     raise _error(f"the label column holds values of type {values.type}: it must hold whole numbers or texts")
+
+
+def _refuse_measured(numbers: Any, label: str, items: str) -> None:
+    """Refuse numbers that are probably measured, or keys, as classes."""
+    different = np.unique(numbers)
+    few_rows = different.size > MIN_NAMES and 2 * different.size > numbers.size
+    gaps = different.size and different[-1] >= max(MAX_CATEGORIES, 10 * different.size)
+    fractions = 2 * np.count_nonzero(different != np.floor(different)) > different.size
+    if not (different.size > MAX_CATEGORIES or few_rows or gaps or fractions):
+        return
+    task = f"--label {items} --task {label}" if items else f"--task {label} in place of --label"
+    largest = f", of which the largest is {different[-1]:,.6g}" if gaps else ""
+    raise _error(
+        f"label '{label}' has {different.size:,} different number{'s' if different.size > 1 else ''} in "
+        f"{numbers.size:,} rows{largest}: for regression give {task}; for classes name them, --classes"
+    )
 
 
 def _partners(edges: Any, name: str) -> list[str] | None:
