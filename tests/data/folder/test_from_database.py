@@ -281,6 +281,7 @@ def test_folder_may_be_replaced(tmp_path):
         ({"label": ""}, "name the label's table and column, such as --label accounts.suspicious"),
         ({"label": "cards.bad"}, "there is no table 'cards': the tables are accounts, customers, transfers"),
         ({"label": "accounts.bat"}, "table 'accounts' has no column 'bat': did you mean 'bad'?"),
+        ({"label": "bad"}, "--label bad: name the table, too: --label accounts.bad"),
         ({"label": "accounts"}, "give --label TABLE.COLUMN, or --label TABLE with several --task COLUMN"),
         ({"split": "part"}, "table 'accounts' has no column 'part'"),
         ({"ignore": ["colour"]}, "--ignore colour: no table has this column"),
@@ -340,3 +341,11 @@ def test_label_of_many_numbers_names_the_flags_for_regression(tmp_path):
         IsthmusError, match=r"'amount' has .*: for regression give --label transfers --task amount; for"
     ):
         create(tmp_path / "a", source, label="transfers.amount")
+
+
+def test_other_encodings_are_named(tmp_path):
+    source = write_csv(tmp_path / "in", bank())
+    text = (source / "accounts.csv").read_text()
+    (source / "accounts.csv").write_text(text.replace("de", "d\xe9"), encoding="latin1")
+    with pytest.raises(IsthmusError, match=r"accounts.csv is not UTF-8: save it as UTF-8, or iconv"):
+        create(tmp_path / "a", source)

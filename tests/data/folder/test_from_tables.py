@@ -919,3 +919,24 @@ def test_patterns_that_do_not_fit_are_refused(tmp_path, banks, changes, due):
     paths = {table: tmp_path / path for table, path in changes.items()}
     with pytest.raises(IsthmusError, match=due):
         create_folders(tmp_path / "out", replace(banks(), **paths))
+
+
+def test_columns_may_be_separated_by_semicolons_and_other_encodings_are_named(tmp_path, source):
+    origin = source(accounts(), transfers())
+    if origin.nodes.suffix == ".csv":
+        text = origin.nodes.read_text().replace(",", ";")
+        origin.nodes.write_text(text)
+        assert create(tmp_path / "north", origin)[0].items == COUNT
+        origin.nodes.write_text(text.replace("low", "g\xe9ring"), encoding="latin1")
+        with pytest.raises(
+            IsthmusError, match=r"nodes.csv is not UTF-8: save it as UTF-8, or iconv -f latin1 -t utf-8"
+        ):
+            create(tmp_path / "south", origin)
+
+
+def test_ends_of_edges_without_their_flags_are_asked_for(tmp_path, source):
+    columns = {each: ROLES[each] for each in ROLES if each not in ("source", "target")}
+    with pytest.raises(
+        IsthmusError, match=r"has no column 'source' and 'target': name .* --source COLUMN and --target"
+    ):
+        create(tmp_path / "north", source(accounts(), transfers(), columns=columns))

@@ -89,10 +89,8 @@ class Encoding:
                 blocks = (block for _, block in column.blocks(own, table))
                 away = sum(float(column.encode(own, block, self.totals[name], key).abs().sum()) for block in blocks)
                 if away > FAR * table.num_rows:
-                    what = (
-                        f"column '{own}' is {away / table.num_rows:,.0f} deviations from training on average: check its "
-                        "unit"
-                    )
+                    far = f"{away / table.num_rows:,.0f} deviations"
+                    what = f"column '{own}' is {far} from training on average: check its unit"
                     notes.append(Problem(file, what, severe=False))
             if isinstance(column, Category):
                 for _, block in column.blocks(own, table):

@@ -254,6 +254,10 @@ def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[s
     if not source.label:
         raise _error("name the label's table and column, such as --label accounts.suspicious")
     if items not in tables:
+        with_column = [name for name, each in tables.items() if source.label in each.table.column_names]
+        if with_column:
+            meant = " or ".join(f"--label {name}.{source.label}" for name in with_column)
+            raise _error(f"--label {source.label}: name the table, too: {meant}")
         raise _error(f"--label {source.label}: there is no table '{items}': the tables are {join_names(tables)}")
     columns = tables[items].table.column_names
     if bool(column) == bool(source.tasks):

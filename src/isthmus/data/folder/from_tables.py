@@ -119,10 +119,10 @@ def create_folders(
             found[table] = _matches(path)
     names = sorted(set().union(*found.values()))
     for table, paths in found.items():
-        for name in names:
-            if name not in paths:
-                why = f"--{table} {tables[table]} has no match for party '{name}', another table has: add it"
-                errors.found.append(_error(why))
+        if lacking := [name for name in names if name not in paths]:
+            parties = f"party '{lacking[0]}'" if len(lacking) == 1 else f"the parties {join_names(map(repr, lacking))}"
+            why = f"--{table} {tables[table]} has no match for {parties}, another table has"
+            errors.found.append(_error(f"{why}: add it, or correct the pattern"))
     whole = [name for name in names if all(name in found.get(table, {}) for table in tables)]
     sources: dict[str, SourceTables] = {}
     for name in whole:
@@ -314,6 +314,12 @@ def _renamed(table: Any, path: Path, source: SourceTables, roles: Mapping[str, s
             hint = hint if "mean" in hint.split() else f"it has {known}"
             errors.found.append(_error(f"{path} has no column '{column}': {hint}"))
     columns = {source.columns.get(role, role): final for role, final in roles.items()}
+    ends = [each for each in ("source", "target") if "owner" in roles and each not in source.columns]
+    if lacking := [each for each in ends if each not in table.column_names]:
+        what = " and ".join(f"'{each}'" for each in lacking)
+        flags = " and ".join(f"--{each} COLUMN" for each in lacking)
+        why = f"{path} has no column {what}: name the columns of an edge's ends with {flags}"
+        errors.found.append(_error(f"{why} (it has {join_names(table.column_names)})"))
     names = [columns.get(name, name) for name in table.column_names]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:

@@ -149,7 +149,10 @@ def check_folder(folder: Path, key: bytes | None = None) -> tuple[Contents | Non
     try:
         contents = read()
     except MemoryError:
-        return None, [*reader.problems, Problem(NODES, "the files need more memory than is free: use a larger machine")]
+        return None, [
+            *reader.problems,
+            Problem(settings.items_file, "the files need more memory than is free: use a larger machine"),
+        ]
     return (contents if reader.sound else None), reader.problems
 
 
