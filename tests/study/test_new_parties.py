@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,14 @@ def encoding_of(tmp_path: Path, key: bytes | None = None) -> Any:
     for draft in two_drafts():
         draft.write(tmp_path / "parties" / draft.settings["name"])
     return load_folders(tmp_path / "parties", key).encoding
+
+
+def test_numbers_of_another_unit_are_noted(tmp_path: Path) -> None:
+    encoding = encoding_of(tmp_path)
+    new = graph_draft("new", partner=None).put("age", [1000.0 * at for at in range(8)], NODES)
+    (found,) = new_parties(new.write(tmp_path / "new"), encoding, None, 0, "node")
+    (note,) = [each for each in found.notes if "'age'" in each]
+    assert re.fullmatch(r"new: nodes.parquet: column 'age' is [\d,]+ deviations from training on average: .*", note)
 
 
 def test_a_value_that_no_party_had_is_all_zeros(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def shared_nodes(contents: Sequence[Contents]) -> int | None:
 
     None if that is unknown: for a single party, and if ids look like row numbers of each party.
     """
-    if len(contents) < 2 or any(have_row_numbers(contents)):
+    if len(contents) < 2 or have_row_numbers(contents):
         return None
     ids = [each.ids for each in contents if each.ids is not None]
     return int((torch.cat(ids).unique(return_counts=True)[1] > 1).sum()) if ids else 0

@@ -257,7 +257,7 @@ def advise(
     situation = Situation.of(counts, None if files else shared_nodes(contents))
     labels = {tuple(each.settings.labels or ()) for each in contents}
     rare = situation.rare_class(labels.pop() if len(labels) == 1 and not files else ())
-    if any(have_row_numbers(contents)):
+    if have_row_numbers(contents):
         typer.echo(f"note: {ROW_NUMBERS}", err=True)
     large = situation.large_party()
     found = list(advised(situation))

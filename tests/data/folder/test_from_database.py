@@ -24,7 +24,7 @@ EXPECTED = {
         "foreign": {"customer": "customers"},
         "columns": {"country": {"kind": "category"}},
     },
-    "customers": {"key": "id", "as": "nodes", "columns": {"age": {"kind": "number"}}},
+    "customers": {"key": "id", "as": "nodes", "ids": "own", "columns": {"age": {"kind": "number"}}},
     "transfers": {
         "time": "date",
         "as": "nodes",
@@ -261,7 +261,10 @@ def test_pattern_of_files_leaves_the_party_out_of_the_names(tmp_path):
         for table in write_csv(tmp_path / name, bank(name, seed=seed)).iterdir():
             table.rename(tmp_path / f"{name}-{table.name}")
     create(tmp_path / "banks", *(tmp_path / f"*-{table}.csv" for table in bank()))
-    assert settings_of(tmp_path / "banks" / "south")["tables"] == EXPECTED
+    assert settings_of(tmp_path / "banks" / "south")["tables"] == {
+        **EXPECTED,
+        "customers": {"key": "id", "as": "nodes", "columns": {"age": {"kind": "number"}}},
+    }
 
 
 def test_folder_may_be_replaced(tmp_path):
@@ -278,6 +281,7 @@ def test_folder_may_be_replaced(tmp_path):
         ({"label": ""}, "name the label's table and column, such as --label accounts.suspicious"),
         ({"label": "cards.bad"}, "there is no table 'cards': the tables are accounts, customers, transfers"),
         ({"label": "accounts.bat"}, "table 'accounts' has no column 'bat': did you mean 'bad'?"),
+        ({"label": "bad"}, "--label bad: name the table, too: --label accounts.bad"),
         ({"label": "accounts"}, "give --label TABLE.COLUMN, or --label TABLE with several --task COLUMN"),
         ({"split": "part"}, "table 'accounts' has no column 'part'"),
         ({"ignore": ["colour"]}, "--ignore colour: no table has this column"),
@@ -308,3 +312,40 @@ def test_owners_and_partners_are_written(tmp_path):
         create(tmp_path / "x", tmp_path / "in" / "north", owners=["a=b"])
     with pytest.raises(IsthmusError, match="table 'transfers' has no column 'from_bnk'"):
         create(tmp_path / "x", tmp_path / "in" / "north", owners=["transfers.from_account=from_bnk"])
+
+
+def test_keys_that_pandas_wrote_as_floats_give_the_same_edges_and_ids(tmp_path):
+    floats = bank()
+    floats["accounts"]["customer"] = [float(each) for each in floats["accounts"]["customer"]]
+    floats["customers"]["id"] = [float(each) for each in floats["customers"]["id"]]
+    found = []
+    for name, tables in (("whole", bank()), ("floats", floats)):
+        create(tmp_path / name / "bank", write_csv(tmp_path / "in" / name, tables))
+        contents, problems = check_folder(tmp_path / name / "bank")
+        assert problems == []
+        found.append(contents)
+    assert all(found[0].database.ids[name].equal(found[1].database.ids[name]) for name in ("accounts", "customers"))
+    kind = ("accounts", "customer", "customers")
+    assert found[0].database.edges[kind].index.equal(found[1].database.edges[kind].index)
+
+
+def test_rows_that_no_edge_joins_are_noted(tmp_path):
+    problems = create(tmp_path / "a", write_csv(tmp_path / "in", {"accounts": bank()["accounts"]}))
+    (note,) = [str(each) for found in problems.values() for each in found]
+    assert note.startswith("party.toml: no edge joins any rows, so models see each row alone")
+
+
+def test_label_of_many_numbers_names_the_flags_for_regression(tmp_path):
+    source = write_csv(tmp_path / "in", bank())
+    with pytest.raises(
+        IsthmusError, match=r"'amount' has .*: for regression give --label transfers --task amount; for"
+    ):
+        create(tmp_path / "a", source, label="transfers.amount")
+
+
+def test_other_encodings_are_named(tmp_path):
+    source = write_csv(tmp_path / "in", bank())
+    text = (source / "accounts.csv").read_text()
+    (source / "accounts.csv").write_text(text.replace("de", "d\xe9"), encoding="latin1")
+    with pytest.raises(IsthmusError, match=r"accounts.csv is not UTF-8: save it as UTF-8, or iconv"):
+        create(tmp_path / "a", source)

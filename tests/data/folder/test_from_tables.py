@@ -146,6 +146,23 @@ def test_whole_number_labels_with_blanks_are_classes(tmp_path, source):
     assert contents.y.tolist() == [-1 if at % 4 == 3 else at % 3 for at in range(COUNT)]
 
 
+@pytest.mark.parametrize(
+    ("labels", "due"),
+    [
+        (
+            [at * 7 for at in range(COUNT)],
+            "24 different numbers in 24 rows: for regression give --task risk in place of",
+        ),
+        ([0, 1000] * (COUNT // 2), "2 different numbers in 24 rows, of which the largest is 1,000: for regression"),
+        ([0.5, 2.25, 3.0] * (COUNT // 3), "3 different numbers in 24 rows: for regression"),
+        ([f"k{at}" for at in range(COUNT)], "24 different texts, which look like names"),
+    ],
+)
+def test_measured_numbers_and_keys_are_no_classes(tmp_path, source, labels, due):
+    with pytest.raises(IsthmusError, match=due):
+        create(tmp_path / "north", source(accounts(risk=labels), transfers()))
+
+
 def test_boolean_labels_are_two_classes(tmp_path, source):
     contents, _ = create(tmp_path / "north", source(accounts(risk=[True] * COUNT), transfers()))
     assert contents.settings.labels == ["false", "true"]
@@ -219,6 +236,16 @@ def test_ids_that_are_whole_numbers_in_all_tables_become_numbers(tmp_path):
     contents, _ = create(tmp_path / "a", SourceTables(tmp_path / "nodes.csv", tmp_path / "edges.parquet"))
     assert contents.ids.tolist() == [-7, 0, 12]
     assert contents.edge_index.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]
+
+
+def test_ids_that_are_whole_numbers_as_floats_in_one_table_become_numbers(tmp_path, source):
+    nodes = accounts(account=list(range(COUNT)))
+    edges = transfers(**{"from": [float(at) for at in range(COUNT)], "to": [0] * COUNT, "bank": None})
+    edges["amount"] = edges["amount"][:COUNT]
+    contents, _ = create(
+        tmp_path / "north", source(nodes, edges, columns={each: ROLES[each] for each in ROLES if each != "owner"})
+    )
+    assert contents.ids.tolist() == list(range(COUNT))
 
 
 def test_ids_of_mixed_types_become_texts(tmp_path):
@@ -425,14 +452,14 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
             {"risk": [at / 2 for at in range(COUNT)]},
             {},
             {},
-            f"nodes.parquet, {MANY}: label 0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5 and 4 more is not a whole number",
+            "label 'risk' has 24 different numbers in 24 rows: for regression give --task risk in place of --label",
         ),
         ({"risk": [-1] * COUNT}, {}, {}, "label -1 is not a whole number from 0 to 0"),
         (
             {"risk": [10**15] * COUNT},
             {},
             {},
-            "option 'classes' is 100001: give at most 100000",
+            "1 different number in 24 rows, of which the largest is 1e+15",
         ),
         ({}, {}, {"columns": {**ROLES, "id": "acount"}}, "no column 'acount': did you mean 'account'?"),
         ({}, {}, {"columns": {**ROLES, "id": "zzz"}}, "no column 'zzz': it has account, balance, sector, risk"),
@@ -892,3 +919,24 @@ def test_patterns_that_do_not_fit_are_refused(tmp_path, banks, changes, due):
     paths = {table: tmp_path / path for table, path in changes.items()}
     with pytest.raises(IsthmusError, match=due):
         create_folders(tmp_path / "out", replace(banks(), **paths))
+
+
+def test_columns_may_be_separated_by_semicolons_and_other_encodings_are_named(tmp_path, source):
+    origin = source(accounts(), transfers())
+    if origin.nodes.suffix == ".csv":
+        text = origin.nodes.read_text().replace(",", ";")
+        origin.nodes.write_text(text)
+        assert create(tmp_path / "north", origin)[0].items == COUNT
+        origin.nodes.write_text(text.replace("low", "g\xe9ring"), encoding="latin1")
+        with pytest.raises(
+            IsthmusError, match=r"nodes.csv is not UTF-8: save it as UTF-8, or iconv -f latin1 -t utf-8"
+        ):
+            create(tmp_path / "south", origin)
+
+
+def test_ends_of_edges_without_their_flags_are_asked_for(tmp_path, source):
+    columns = {each: ROLES[each] for each in ROLES if each not in ("source", "target")}
+    with pytest.raises(
+        IsthmusError, match=r"has no column 'source' and 'target': name .* --source COLUMN and --target"
+    ):
+        create(tmp_path / "north", source(accounts(), transfers(), columns=columns))

@@ -34,6 +34,19 @@ def test_rows_that_nothing_refers_to_are_numbered_by_each_party():
     assert found["transfers"].foreign == {"account": "accounts"}
 
 
+def test_parties_whose_rows_of_one_number_differ_number_their_own():
+    visits = pa.table({"patient": [1, 2, 3, 4] * 2})
+
+    def ids_of(patients):
+        tables = {"patients": SourceTable(pa.table(patients), parties=[4, 4]), "visits": SourceTable(visits)}
+        return guess_tables(tables, {"patients": ["sick"]})["patients"].ids
+
+    same = {"id": [1, 2, 3, 4] * 2, "age": [20, 30, 40, 50] * 2, "sick": [0, 1, 0, 1, 1, 1, 1, 1]}
+    assert ids_of(same) is None
+    assert ids_of({**same, "age": [20, 30, 40, 50, 60, 70, 80, 90]}) == "own"
+    assert ids_of({**same, "id": [1, 2, 3, 4, 4, 5, 6, 7], "age": [20, 30, 40, 50, 60, 70, 80, 90]}) is None
+
+
 def test_dates_of_rows_that_others_refer_to_are_features():
     when = [datetime(2024, 1, 1), datetime(2024, 1, 2)]
     found = guess(accounts={"id": ["a", "b"], "opened": when}, transfers={"account": ["a", "b"], "date": when})
@@ -70,3 +83,19 @@ def test_kinds_of_columns():
 def test_two_keys_into_one_table_may_become_edges():
     found = guess(people={"id": ["a", "b"]}, friends={"from": ["a"], "to": ["b"]})
     assert found["friends"].why["as",] == '"edges" makes each row an edge between two rows of people'
+
+
+def test_whole_numbers_as_floats_are_keys_of_whole_numbers():
+    found = guess(
+        doctors={"id": [1, 2, 3]},
+        patients={"id": [1.0, 2.0, 3.0], "doctor": [2.0, None, 3.0]},  # as pandas writes them if one is missing
+    )
+    assert (found["patients"].key, found["patients"].foreign) == ("id", {"doctor": "doctors"})
+
+
+def test_column_named_like_a_table_whose_keys_it_lacks_is_noted():
+    found = guess(doctors={"id": [1, 2]}, patients={"id": [1, 2], "doctor": [71, 72], "doctor_fee": [3, 4]})
+    assert found["patients"].notes == [
+        "column 'doctor' is named like the rows of 'doctors', but 0% of its 2 values are keys in 'id': no edge joins "
+        "them; correct the keys if it refers to them"
+    ]

@@ -173,3 +173,11 @@ def test_common_settings_include_defaults(tmp_path):
     assert plain != agreed(
         tmp_path / "c", columns={"age": {"kind": "number", "scale": "none"}, "kind": spelled["kind"]}
     )
+
+
+def test_column_of_a_table_with_another_meaning_is_to_be_deleted(tmp_path):
+    draft = bank_draft(label_time="seen").put("seen", ["2024-01-01"] * 12, "accounts.parquet")
+    draft.settings["tables"]["accounts"]["columns"]["seen"] = {"kind": "date"}
+    problems = read_settings(draft.write(tmp_path / "a"))[1]
+    due = "tables.accounts.columns.seen: 'seen' has another meaning: delete [tables.accounts.columns.seen]"
+    assert [each.what for each in problems] == [due]

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from databases import bank_draft
 from isthmus.data.folder.loading import check_folders, read_folders
 from isthmus.data.folder.reading import FIRST_ROWS, running_numbers
 from isthmus.data.folder.shared_nodes import ROW_NUMBERS, have_row_numbers
@@ -79,8 +80,20 @@ def test_features_that_follow_from_edges_are_not_compared(tmp_path):
         for draft in parties(**OTHER_FEATURES)
     ]
     contents = read_folders(written(drafts, tmp_path))[0]
-    assert have_row_numbers(contents) == [False, False]
-    assert contents[0].first_rows.shape == (2, min(FIRST_ROWS, 8))
+    assert not have_row_numbers(contents)
+    assert contents[0].first_rows[""].shape == (2, min(FIRST_ROWS, 8))
+
+
+def test_each_table_with_row_numbers_is_noted_until_its_ids_are_own(tmp_path):
+    drafts = [bank_draft(name) for name in ("north", "south")]
+    ages = [at + 30.0 for at in range(7)]
+    drafts[1] = drafts[1].put("age", ages, "customers.parquet")
+    notes = found(drafts, tmp_path / "shared")
+    due = "note: customers.parquet: keys are running numbers, and of 7 rows whose keys other parties have too, 7 differ"
+    assert [[line.startswith(due) for line in each] for each in notes] == [[True], [True]]
+    for draft in drafts:
+        draft.settings["tables"]["customers"]["ids"] = "own"
+    assert found(drafts, tmp_path / "own") == [[], []]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from isthmus.data.folder.problems import Mask, Problem
 Floats = NDArray[np.float64]
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 """Larger numbers are infinite in single precision."""
+MAX_WHOLE = 2.0**53
+"""From here on a float cannot tell a whole number from the next."""
 
 
 def wrong_type(file: str, column: str, kind: pa.DataType, expected: str) -> Problem:
@@ -60,6 +62,23 @@ def blank_to_null(values: Any) -> Any:
 
 def to_texts(values: Any) -> Any:
     return blank_to_null(values).cast(pa.string())
+
+
+def to_keys(values: Any) -> Any:
+    """Return a plain column of keys, in which whole numbers that are written as floats are whole numbers again.
+
+    pandas writes a column of whole numbers as floats if one of them is missing.
+
+    >>> to_keys(pa.array([2.0, None])).to_pylist(), to_keys(pa.array([2.5])).to_pylist()
+    ([2, None], [2.5])
+    """
+    values = blank_to_null(values)
+    if not pa.types.is_floating(values.type):
+        return values
+    numbers = to_floats(values)
+    if not (np.isnan(numbers) | ((np.abs(numbers) < MAX_WHOLE) & (numbers == np.round(numbers)))).all():
+        return values
+    return pa.array(np.nan_to_num(numbers).astype(np.int64), mask=np.isnan(numbers))
 
 
 def to_mask(values: Any) -> Mask:

@@ -19,6 +19,7 @@ from isthmus.data.folder.arrow import (
     is_text,
     positions_in,
     to_array,
+    to_keys,
     to_texts,
     wrong_type,
 )
@@ -55,7 +56,7 @@ class Checker:
         """Return a column of ids as whole numbers or texts, or None if the column is missing or wrong."""
         if table is None or not has_column(table, column):
             return None
-        values = blank_to_null(table.column(column))
+        values = to_keys(table.column(column))
         if pa.types.is_integer(values.type):
             try:
                 values = values.cast(pa.int64())

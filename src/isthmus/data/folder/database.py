@@ -15,7 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.data.folder.arrow import blank_to_null, is_present, is_text, positions_in, to_array, to_texts, wrong_type
+from isthmus.data.folder.arrow import (
+    blank_to_null,
+    is_present,
+    is_text,
+    positions_in,
+    to_array,
+    to_keys,
+    to_texts,
+    wrong_type,
+)
 from isthmus.data.folder.checker import HERE, Positions, has_column, repeated
 from isthmus.data.folder.columns import Date
 from isthmus.data.folder.dates import DAY, READABLE, UNKNOWN, Moments, is_date, moment_of, read_dates, text_of
@@ -198,7 +207,12 @@ class DatabaseReader(ItemChecker):
             self.add(Problem(f"{items}.parquet", what))
             return None
         splits = self._splits_by_date(y, moments.get(items), chosen) if splits is None else splits
-        return self._database(moments, kept, chosen), y, splits
+        database = self._database(moments, kept, chosen)
+        joined = any(each.index.size(1) for each in database.edges.values())
+        if not joined and not any(len(each.inner) for _, each in database.across):
+            what = "no edge joins any rows, so models see each row alone: name the keys under [tables.NAME.foreign]"
+            self.add(Problem(FILE, what, severe=False))
+        return database, y, splits
 
     def _read_table(self, name: str, table: TableSettings) -> None:
         file, columns = f"{name}.parquet", table_columns(self.columns, name)
@@ -244,7 +258,7 @@ class DatabaseReader(ItemChecker):
         file = f"{name}.parquet"
         if name not in self.tables or not has_column(self.tables[name], column):
             return
-        values = blank_to_null(self.tables[name].column(column))
+        values = to_keys(self.tables[name].column(column))
         if not (is_text(values.type) or pa.types.is_integer(values.type)):
             self.add(wrong_type(file, column, values.type, "whole numbers or texts"))
             return
@@ -426,7 +440,7 @@ class DatabaseReader(ItemChecker):
 
     def _numbers(self, name: str, rows: Rows) -> Tensor:
         """Return a number for each row: of its table and key, or of the party and the row."""
-        if name in self.keys and self.settings.tables[name].ids != "own":
+        if name in self.keys and (self.settings.tables[name].ids or self.settings.ids) != "own":
             return self._numbers_of(name, self.keys[name])
         return hash_ids((f"{self.settings.name}:{name}:{row}" for row in rows.tolist()), self.key)
 

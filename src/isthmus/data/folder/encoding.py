@@ -16,7 +16,7 @@ from torch_geometric.data import HeteroData
 
 from isthmus.data import matrices, rows
 from isthmus.data.cache import digest
-from isthmus.data.folder.columns import Category, Column, Totals
+from isthmus.data.folder.columns import Category, Column, Number, Totals
 from isthmus.data.folder.database import Database
 from isthmus.data.folder.problems import Problem, at_rows
 from isthmus.data.folder.reading import Contents, hash_files
@@ -26,6 +26,9 @@ from isthmus.data.mapped import Arrays, Series, cached
 from isthmus.data.schema import Schema
 from isthmus.data.smiles import structural_columns
 from isthmus.errors import IsthmusError
+
+FAR = 3.0
+"""Deviations from the mean of training, on average over the rows of a new party, from which on a column is noted."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +80,22 @@ class Encoding:
                     )
 
     def notes(self, contents: Contents, key: bytes | None = None) -> list[Problem]:
-        """Return notes on values of a new party that occurred at no party in training."""
+        """Return notes on values of a new party that are unlike those of all parties in training."""
         notes: list[Problem] = []
-        for name, column in self.columns.items():
-            if isinstance(column, Category) and contents.x is None:
-                table, own = contents.locate(name)
+        for name, column in self.columns.items() if contents.x is None else ():
+            table, own = contents.locate(name)
+            file = NODES if contents.database is None else f"{name.partition('.')[0]}.parquet"
+            if isinstance(column, Number) and column.has_totals("second"):
+                blocks = (block for _, block in column.blocks(own, table))
+                away = sum(float(column.encode(own, block, self.totals[name], key).abs().sum()) for block in blocks)
+                if away > FAR * table.num_rows:
+                    far = f"{away / table.num_rows:,.0f} deviations"
+                    what = f"column '{own}' is {far} from training on average: check its unit"
+                    notes.append(Problem(file, what, severe=False))
+            if isinstance(column, Category):
                 for _, block in column.blocks(own, table):
                     what = f"column '{own}' has a value that did not occur in training: all its features are 0"
                     unknown = column.unknown(own, block, self.totals[name], key)
-                    file = NODES if contents.database is None else f"{name.partition('.')[0]}.parquet"
                     notes += at_rows(file, what, unknown, severe=False)
         return notes
 

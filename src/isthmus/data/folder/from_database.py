@@ -89,7 +89,8 @@ def create_databases(
             sources[party] = read_sources(paths, party if inside else "")
         tables, notes = _narrowed(sources, source)
     errors.check()
-    shared, comments = (like, {}) if like else _settings(tables, sources, source)
+    shared, comments, more = (like, {}, []) if like else _settings(tables, sources, source)
+    notes += more
     if left_out := sorted({table for own in tables.values() for table in own} - set(shared["tables"])):
         notes.append(Problem(FILE, f"--like has no table {join_names(left_out)}: left out", severe=False))
     with atomic_folder(folder, force=force) as new_folder:
@@ -199,8 +200,8 @@ def _settings(
     tables: Mapping[str, Mapping[str, pa.Table]],
     sources: Mapping[str, Mapping[str, SourceTable]],
     source: DatabaseSource,
-) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
-    """Return the settings that the tables of all parties show, and comments on them."""
+) -> tuple[dict[str, Any], dict[tuple[str, ...], str], list[Problem]]:
+    """Return the settings that the tables of all parties show, comments on them, and notes on the tables."""
     first = next(iter(sources.values()))
     all_rows = {
         name: SourceTable(
@@ -216,6 +217,12 @@ def _settings(
     taken = {name: list(columns.values()) for name, columns in owners.items()}
     taken.setdefault(items, []).extend(each for each in (label, source.split.rpartition(".")[2], *source.tasks) if each)
     guesses = guess_tables(all_rows, taken)
+    named = [(guesses[name], key, name) for name, columns in owners.items() for key in columns]
+    by_owners = [name if guess.key == key else guess.foreign.get(key) for guess, key, name in named]
+    for name, guess in guesses.items():
+        if source.ids is not None or name in by_owners:  # the whole party says it, or other parties' rows are named
+            guess.ids = None
+            guess.why.pop(("ids",), None)
     for name in source.edges:
         if name not in guesses:
             raise _error(f"--as-edges {name}: there is no table '{name}': the tables are {join_names(guesses)}")
@@ -223,7 +230,8 @@ def _settings(
     rows = all_rows[items].table
     labels = label_settings(
         rows.select([label]).rename_columns(["label"]) if label else rows,
-        SourceTables(tasks=source.tasks, classes=source.classes),
+        SourceTables(tasks=source.tasks, classes=source.classes, columns={"label": label}),
+        items,
     )
     dates, comments = _split_dates(rows, guesses, items, label or source.tasks[0], source)
     settings = {
@@ -236,7 +244,8 @@ def _settings(
             name: _as_settings(guess, owners.get(name), is_edge=name in source.edges) for name, guess in guesses.items()
         },
     }
-    return settings, {**comments, **dict(comments_of(guesses))}
+    notes = [Problem(name, each, severe=False) for name, guess in guesses.items() for each in guess.notes]
+    return settings, {**comments, **dict(comments_of(guesses))}, notes
 
 
 def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[str, str]:
@@ -245,6 +254,10 @@ def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[s
     if not source.label:
         raise _error("name the label's table and column, such as --label accounts.suspicious")
     if items not in tables:
+        with_column = [name for name, each in tables.items() if source.label in each.table.column_names]
+        if with_column:
+            meant = " or ".join(f"--label {name}.{source.label}" for name in with_column)
+            raise _error(f"--label {source.label}: name the table, too: {meant}")
         raise _error(f"--label {source.label}: there is no table '{items}': the tables are {join_names(tables)}")
     columns = tables[items].table.column_names
     if bool(column) == bool(source.tasks):

@@ -24,11 +24,12 @@ from isthmus.data.folder.arrow import (
     list_lengths,
     to_array,
     to_floats,
+    to_keys,
     to_plain,
     to_texts,
 )
 from isthmus.data.folder.bags import AT, VALUE, bag_columns, column_parts, is_ragged, make_bags, width_of
-from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
+from isthmus.data.folder.columns import MAX_CATEGORIES, MIN_NAMES, count_distinct, looks_like_names
 from isthmus.data.folder.labels import BOOLEANS
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
@@ -118,10 +119,10 @@ def create_folders(
             found[table] = _matches(path)
     names = sorted(set().union(*found.values()))
     for table, paths in found.items():
-        for name in names:
-            if name not in paths:
-                why = f"--{table} {tables[table]} has no match for party '{name}', another table has: add it"
-                errors.found.append(_error(why))
+        if lacking := [name for name in names if name not in paths]:
+            parties = f"party '{lacking[0]}'" if len(lacking) == 1 else f"the parties {join_names(map(repr, lacking))}"
+            why = f"--{table} {tables[table]} has no match for {parties}, another table has"
+            errors.found.append(_error(f"{why}: add it, or correct the pattern"))
     whole = [name for name in names if all(name in found.get(table, {}) for table in tables)]
     sources: dict[str, SourceTables] = {}
     for name in whole:
@@ -313,6 +314,12 @@ def _renamed(table: Any, path: Path, source: SourceTables, roles: Mapping[str, s
             hint = hint if "mean" in hint.split() else f"it has {known}"
             errors.found.append(_error(f"{path} has no column '{column}': {hint}"))
     columns = {source.columns.get(role, role): final for role, final in roles.items()}
+    ends = [each for each in ("source", "target") if "owner" in roles and each not in source.columns]
+    if lacking := [each for each in ends if each not in table.column_names]:
+        what = " and ".join(f"'{each}'" for each in lacking)
+        flags = " and ".join(f"--{each} COLUMN" for each in lacking)
+        why = f"{path} has no column {what}: name the columns of an edge's ends with {flags}"
+        errors.found.append(_error(f"{why} (it has {join_names(table.column_names)})"))
     names = [columns.get(name, name) for name in table.column_names]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:
@@ -408,7 +415,7 @@ def _paths(source: SourceTables) -> dict[str, Path | None]:
 def _with_ids_of_one_type(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the parties' tables with all ids as whole numbers, if all of them are, or else as texts."""
     columns = {
-        (name, file, column): to_plain(table.column(column))
+        (name, file, column): to_keys(table.column(column))
         for name, own in tables.items()
         for file, table in own.items()
         for column in IDS[file]
@@ -422,18 +429,20 @@ def _with_ids_of_one_type(tables: dict[str, dict[str, Any]]) -> dict[str, dict[s
         return tables  # check_folder reports the problem
     for (name, file, column), values in columns.items():
         at = tables[name][file].column_names.index(column)
-        tables[name][file] = tables[name][file].set_column(at, column, blank_to_null(values).cast(cast))
+        if cast == pa.int64() and is_text(values.type):
+            values = pc.replace_substring(to_texts(values), ".0", "")
+        tables[name][file] = tables[name][file].set_column(at, column, values.cast(cast))
     return tables
 
 
 def _are_whole(values: Any) -> bool:
-    """Whether ids are whole numbers, or texts that are equal to one; "007" is another id than "7"."""
+    """Whether ids are whole numbers, or texts that are equal to one, as "7.0"; "007" is another id than "7"."""
     if pa.types.is_integer(values.type):
         return not pa.types.is_uint64(values.type)
     if not is_text(values.type):
         return False
     known = to_texts(values).drop_null()
-    return bool(pc.all(pc.match_substring_regex(known, "^(0|-?[1-9][0-9]{0,17})$"), min_count=0).as_py())
+    return bool(pc.all(pc.match_substring_regex(known, r"^(0|-?[1-9][0-9]{0,17})(\.0)?$"), min_count=0).as_py())
 
 
 def _own_settings(source: SourceTables, tables: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -518,8 +527,12 @@ def _content(settings: PartyFile) -> str:
     return "molecules" if settings.smiles else {"node": "one graph", "graph": "a collection of graphs"}[settings.level]
 
 
-def label_settings(table: Any, source: SourceTables) -> dict[str, Any]:
-    """Return the settings of labels that the table shows."""
+def label_settings(table: Any, source: SourceTables, items: str = "") -> dict[str, Any]:
+    """Return the settings of labels that the table shows.
+
+    Arguments:
+        items: the table's name, if it is one of several.
+    """
     if source.tasks:
         return {"tasks": list(source.tasks)}
     values = blank_to_null(table.column("label")).drop_null() if "label" in table.column_names else None
@@ -536,7 +549,7 @@ def label_settings(table: Any, source: SourceTables) -> dict[str, Any]:
         names = sorted(pc.unique(values).to_pylist())
         if source.classes:
             raise _error(f"--classes {source.classes}: labels are texts: give their names, --classes {','.join(names)}")
-        if len(names) > MAX_CATEGORIES:
+        if len(names) > MAX_CATEGORIES or MIN_NAMES < len(names) == len(values):
             raise _error(
                 f"the label column has {len(names):,} different texts, which look like names, not classes: name "
                 "another column with --label, or list the classes with --classes"
@@ -545,9 +558,27 @@ def label_settings(table: Any, source: SourceTables) -> dict[str, Any]:
     if pa.types.is_boolean(values.type):
         return {"labels": list(BOOLEANS)}
     if is_numeric(values.type):
-        most = np.nanmax(to_floats(values), initial=0)
+        numbers = to_floats(values)
+        most = np.nanmax(numbers, initial=0)
+        _refuse_measured(numbers[~np.isnan(numbers)], source.columns.get("label", "label"), items)
         return {"classes": int(min(most, MAX_CLASSES)) + 1}
     raise _error(f"the label column holds values of type {values.type}: it must hold whole numbers or texts")
+
+
+def _refuse_measured(numbers: Any, label: str, items: str) -> None:
+    """Refuse numbers that are probably measured, or keys, as classes."""
+    different = np.unique(numbers)
+    few_rows = different.size > MIN_NAMES and 2 * different.size > numbers.size
+    gaps = different.size and different[-1] >= max(MAX_CATEGORIES, 10 * different.size)
+    fractions = 2 * np.count_nonzero(different != np.floor(different)) > different.size
+    if not (different.size > MAX_CATEGORIES or few_rows or gaps or fractions):
+        return
+    task = f"--label {items} --task {label}" if items else f"--task {label} in place of --label"
+    largest = f", of which the largest is {different[-1]:,.6g}" if gaps else ""
+    raise _error(
+        f"label '{label}' has {different.size:,} different number{'s' if different.size > 1 else ''} in "
+        f"{numbers.size:,} rows{largest}: for regression give {task}; for classes name them, --classes"
+    )
 
 
 def _partners(edges: Any, name: str) -> list[str] | None:

@@ -21,11 +21,14 @@ from isthmus.data.folder.arrow import (
     positions_in,
     to_array,
     to_floats,
+    to_keys,
     to_texts,
 )
 from isthmus.data.folder.bags import is_ragged
 from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
 from isthmus.data.folder.dates import UNKNOWN, read_dates, text_of
+from isthmus.data.folder.reading import FIRST_ROWS, running_numbers
+from isthmus.data.folder.shared_nodes import DISAGREE
 from isthmus.data.folder.sources import MOST, SourceTable
 
 ENDS = {"from", "to", "src", "dst", "source", "target", "sender", "receiver", "payer", "payee", "parent", "origin"}
@@ -47,6 +50,8 @@ class Guess:
     columns: dict[str, dict[str, Any]] = field(default_factory=dict)
     ignore: list[str] = field(default_factory=list)
     why: dict[tuple[str, ...], str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What looks like a mistake in the table."""
 
 
 def guess_tables(sources: Mapping[str, SourceTable], taken: Mapping[str, Sequence[str]]) -> dict[str, Guess]:
@@ -64,11 +69,16 @@ def guess_tables(sources: Mapping[str, SourceTable], taken: Mapping[str, Sequenc
         _guess_first_as_key(source, guesses[name], taken.get(name, ()))
     for name, source in sources.items():
         _guess_foreign(name, source, guesses, sources, taken.get(name, ()))
+        _note_unmatched(source, guesses[name], guesses, sources, taken.get(name, ()))
     referred = {other for each in guesses.values() for other in each.foreign.values()}
     for name, source in sources.items():
         _guess_columns(source, guesses[name], taken.get(name, ()), is_referred=name in referred)
         _guess_edges(guesses[name])
-        if name not in referred and guesses[name].key is not None and _is_whole(source, str(guesses[name].key)):
+        key = guesses[name].key
+        if key is None:
+            continue
+        whole_of_own = name not in referred and pa.types.is_integer(to_keys(source.table.column(key)).type)
+        if whole_of_own or _numbers_own_rows(source, key, taken.get(name, ())):
             guesses[name].ids = "own"
             guesses[name].why["ids",] = "each party numbers these rows; 'shared' if a number is one row at all parties"
     return guesses
@@ -106,7 +116,7 @@ def _guess_key(name: str, source: SourceTable, guess: Guess, taken: Sequence[str
     named = [{"id"}, {"key"}, {one}, {one, "id"}, {one, "key"}, {one, "number"}, {one, "no"}, {one, "nr"}, {"iban"}]
     order = sorted(table.column_names, key=lambda each: next((n for n, w in enumerate(named) if words(each) == w), 99))
     for column in order:
-        values = blank_to_null(table.column(column))
+        values = to_keys(table.column(column))
         if column in taken or words(column) not in named or not _are_keys(values):
             continue
         different = source.different(column)
@@ -145,16 +155,16 @@ def _guess_foreign(
             guess.foreign[column] = other
             guess.why["foreign", column] = "declared as foreign key"
     for column in source.table.column_names:
-        values = blank_to_null(source.table.column(column))
+        values = to_keys(source.table.column(column))
         if column in (*taken, *guess.foreign, guess.key) or values.null_count == len(values):
             continue
         found = []
         for other, target in guesses.items():
             if target.key is None:
                 continue
-            keys = blank_to_null(sources[other].table.column(target.key))
+            keys = to_keys(sources[other].table.column(target.key))
             share, different = _contained(values, keys)
-            by_name = bool(words(column) & {singular(other), *(words(target.key) - {"id", "key", "name", "number"})})
+            by_name = bool(words(column) & _names_of(other, target.key))
             is_named = by_name or bool(words(column) & ENDS)
             if share >= (WITH_NAME if is_named else ENOUGH if is_text(values.type) and different > 1 else 2):
                 found.append((share, by_name, other, different))
@@ -163,6 +173,35 @@ def _guess_foreign(
             guess.foreign[column] = other
             named = ", and its name fits" if by_name else ""
             guess.why["foreign", column] = f"{share:.0%} of its {different:,} values are keys of {other}{named}"
+
+
+def _names_of(table: str, key: str) -> set[str]:
+    """Return the words by which columns of other tables name a row of a table."""
+    return {singular(table), *(words(key) - {"id", "key", "name", "number"})}
+
+
+def _note_unmatched(
+    source: SourceTable,
+    guess: Guess,
+    guesses: Mapping[str, Guess],
+    sources: Mapping[str, SourceTable],
+    taken: Sequence[str],
+) -> None:
+    """Note columns that are named like another table's row, but whose values are hardly ever its keys."""
+    for column in source.table.column_names:
+        if column in (*taken, *guess.foreign, guess.key):
+            continue
+        values = to_keys(source.table.column(column))
+        for other, target in guesses.items():
+            named = words(column) - {"id", "key", "no", "nr", "number"} - ENDS
+            if target is guess or target.key is None or not named or named - _names_of(other, target.key):
+                continue
+            share, different = _contained(values, to_keys(sources[other].table.column(target.key)))
+            guess.notes.append(
+                f"column '{column}' is named like the rows of '{other}', but {share:.0%} of its "
+                f"{different or count_distinct(values):,} values are keys in '{target.key}': no edge joins them; "
+                "correct the keys if it refers to them"
+            )
 
 
 def _contained(values: Any, keys: Any) -> tuple[float, int]:
@@ -247,8 +286,31 @@ def _span(values: Any) -> str:
     return f"{text_of(known.min())[:10]} to {text_of(known.max())[:10]}" if known.size else "none"
 
 
-def _is_whole(source: SourceTable, column: str) -> bool:
-    return bool(pa.types.is_integer(blank_to_null(source.table.column(column)).type))
+def _numbers_own_rows(source: SourceTable, key: str, taken: Sequence[str]) -> bool:
+    """Whether each party seems to number its own rows.
+
+    The keys are then running numbers that begin alike at several parties, and rows with the same key differ. Of one
+    party's table only the numbers can be seen: whole ones that begin with 0 or 1.
+    """
+    numbers = [running_numbers(to_keys(part.column(key))) for part in source.parts()]
+    if len(numbers) == 1:
+        is_whole = pa.types.is_integer(to_keys(source.table.column(key)).type)
+        return is_whole and numbers[0] is not None and int(numbers[0].min()) in (0, 1)
+    seen: dict[int, list[dict[int, str]]] = {}
+    for part, running in zip(source.parts(), numbers, strict=True):
+        if running is not None:
+            first = np.argsort(running, kind="stable")[:FIRST_ROWS]
+            rows = part.drop_columns([each for each in (*taken, key) if each in part.column_names]).take(first)
+            texts = map(repr, rows.to_pylist())
+            seen.setdefault(int(running.min()), []).append(dict(zip(running[first].tolist(), texts, strict=True)))
+    for parties in seen.values():
+        values: dict[int, list[str]] = {}
+        for number, text in (each for party in parties for each in party.items()):
+            values.setdefault(number, []).append(text)
+        shared = [each for each in values.values() if len(each) > 1]
+        if sum(len(set(each)) > 1 for each in shared) > DISAGREE * len(shared):
+            return True
+    return False
 
 
 def comments_of(guesses: Mapping[str, Guess]) -> Iterator[tuple[tuple[str, ...], str]]:

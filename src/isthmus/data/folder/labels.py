@@ -123,6 +123,8 @@ class ItemChecker(Checker):
         unlisted = (position < 0) & ~missing
         found = pc.unique(to_array(values).filter(pa.array(unlisted))).to_pylist()
         shown = join_names(f"{each:g}" if isinstance(each, float) else repr(each) for each in found)
+        if not by_name and any(isinstance(each, float) and each != int(each) for each in found):
+            declare = "correct it; if labels are measured (regression), list the column under tasks (party new --task)"
         self.add(*at_rows(file, f"label {shown} is not {allowed}: {declare}", unlisted))
         return torch.from_numpy(np.where(unlisted, UNLISTED, position))
 

@@ -19,6 +19,7 @@ from isthmus.data.folder.arrow import (
     is_present,
     is_text,
     positions_in,
+    to_keys,
     to_texts,
 )
 from isthmus.data.folder.checker import Checker, Positions, has_column, repeated, same_type
@@ -54,8 +55,9 @@ class Contents:
         border_rows: for each edge across the border its row in edges.parquet, or in the table that has its key, from 1.
         files: a hash of the files, if any of their columns is so large that it stays there.
         item_names: by column how items are called: `id`, as the files have it, and of edges both ends; Arrow arrays.
-        first_rows: the numbers of the lowest ids, ascending, and a hash of each one's features, `[2, rows]`, by which
-            row numbers are noticed; only if the ids are running numbers and `party.toml` does not say what they mean.
+        first_rows: by table ("" for nodes.parquet) the numbers of the lowest ids, ascending, and a hash of each one's
+            features, `[2, rows]`, by which row numbers are noticed; only of tables whose ids are running numbers, if
+            `party.toml` does not say what they mean.
         database: the content of a party with several tables. Items are then the rows with labels, and `ids` those of
             all rows that are nodes.
     """
@@ -75,7 +77,7 @@ class Contents:
     border_rows: Tensor | None = None
     files: str = ""
     item_names: Mapping[str, Any] = field(default_factory=dict)
-    first_rows: Tensor | None = None
+    first_rows: Mapping[str, Tensor] = field(default_factory=dict)
     database: Database | None = None
 
     @property
@@ -147,7 +149,10 @@ def check_folder(folder: Path, key: bytes | None = None) -> tuple[Contents | Non
     try:
         contents = read()
     except MemoryError:
-        return None, [*reader.problems, Problem(NODES, "the files need more memory than is free: use a larger machine")]
+        return None, [
+            *reader.problems,
+            Problem(settings.items_file, "the files need more memory than is free: use a larger machine"),
+        ]
     return (contents if reader.sound else None), reader.problems
 
 
@@ -185,8 +190,8 @@ class _Reader(ItemChecker):
             self.settings, nodes, y, numbers, edges.index, edges.weight, splits,
             ids=None if self.settings.ids == "own" else numbers, hashed=self.hashes(ids),
             border=edges.border, border_rows=edges.border_rows, files=self.files, item_names={"id": ids},
-            first_rows=None if "ids" in self.settings.model_fields_set
-            else self._first_rows(ids, numbers, nodes, self.settings.feature_columns()),
+            first_rows={} if "ids" in self.settings.model_fields_set
+            else self._first_rows("", ids, numbers, nodes, self.settings.feature_columns()),
         )  # fmt: skip
 
     def database(self) -> Contents | None:
@@ -203,27 +208,41 @@ class _Reader(ItemChecker):
             self.settings, None, y, database.item_ids, none, None, splits,
             ids=None if self.settings.ids == "own" else ids, hashed=True, item_names=database.names,
             border=border, border_rows=border_rows,
-            first_rows=None if "ids" in self.settings.model_fields_set else self._first_rows_of(database),
+            first_rows={} if "ids" in self.settings.model_fields_set else self._first_rows_of(database),
             database=database,
         )  # fmt: skip
 
-    def _first_rows_of(self, database: Database) -> Tensor | None:
-        """Return `Contents.first_rows` of the table with labels, if its keys mean something to other parties."""
-        table = self.settings.tables[database.items]
-        if table.key is None or table.ids == "own":
-            return None
-        kinds, rows = table_columns(self.settings.feature_columns(), database.items), database.tables[database.items]
-        if database.labelled is not None and database.labelled.rows is not None:
-            rows = rows.take(pa.array(database.labelled.rows.numpy()))
-        return self._first_rows(database.names["id"], database.item_ids, rows, kinds)
+    def _first_rows_of(self, database: Database) -> dict[str, Tensor]:
+        """Return `Contents.first_rows` of the tables whose keys mean something to other parties."""
+        found: dict[str, Tensor] = {}
+        for name, rows in database.tables.items():
+            table, numbers = self.settings.tables[name], database.ids.get(name)
+            if name == database.items:
+                numbers = database.item_ids
+                if database.labelled is not None and database.labelled.rows is not None:
+                    rows = rows.take(pa.array(database.labelled.rows.numpy()))
+            if table.key is not None and table.ids is None and numbers is not None:
+                kinds = table_columns(self.settings.feature_columns(), name)
+                keys = to_keys(rows.column(table.key))
+                found |= self._first_rows(name, keys, numbers, rows, kinds, tuple(table.foreign))
+        return found
 
-    def _first_rows(self, ids: Any, numbers: Tensor, nodes: Table | None, kinds: Mapping[str, Column]) -> Tensor | None:
-        """Return `Contents.first_rows`; features that follow from the edges are left out."""
+    def _first_rows(
+        self,
+        name: str,
+        ids: Any,
+        numbers: Tensor,
+        nodes: Table | None,
+        kinds: Mapping[str, Column],
+        foreign: Sequence[str] = (),
+    ) -> dict[str, Tensor]:
+        """Return `Contents.first_rows` of one table; features that follow from the edges are left out."""
         running = running_numbers(ids)
         if running is None or nodes is None:
-            return None
+            return {}
         rows = np.sort(np.argsort(running, kind="stable")[:FIRST_ROWS])
-        names = [name for column, kind in kinds.items() if not kind.structural for name in kind.file_columns(column)]
+        names = [each for column, kind in kinds.items() if not kind.structural for each in kind.file_columns(column)]
+        names += foreign
         found: list[dict[str, Any]] = []
         for start, block in nodes.blocks(names) if names else ():
             inside = rows[(rows >= start) & (rows < start + block.num_rows)] - start
@@ -232,7 +251,7 @@ class _Reader(ItemChecker):
                 break
         texts = [repr(_as_floats(list(row.values()))) for row in found] if names else [""] * rows.size
         order = torch.from_numpy(np.argsort(running[rows], kind="stable"))
-        return torch.stack([numbers[torch.from_numpy(rows)], hash_ids(texts, None)])[:, order]
+        return {name: torch.stack([numbers[torch.from_numpy(rows)], hash_ids(texts, None)])[:, order]}
 
     def graphs(self) -> Contents | None:
         graphs = self.table(GRAPHS, ["id"], ["label", "split"])

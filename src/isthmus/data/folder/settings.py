@@ -351,7 +351,8 @@ def _wrong_in(where_all: str, columns: Mapping[str, Any], taken: set[str], ignor
         wrong = kind.problems(options)
         found += [f"{where}: {each}" for each in wrong]
         names = [column] if wrong else kind.read(options, where).file_columns(column)
-        found += [f"{where}: '{each}' has another meaning: rename it" for each in names if each in taken]
+        remedy = f"delete [{where}]" if where_all.startswith("tables.") else "rename it"
+        found += [f"{where}: '{each}' has another meaning: {remedy}" for each in names if each in taken]
         found += [f"{where}: '{each}' is also under 'ignore': remove it" for each in names if each in ignore]
         taken.update(names)
     return found

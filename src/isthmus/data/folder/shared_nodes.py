@@ -41,14 +41,17 @@ def problems_of_shared_nodes(usable: dict[Path, Contents]) -> dict[Path, list[Pr
     leaked = "is held out here, but another party trains on it: use one split, or remove the column at all parties"
     unsplit = "has no split here, but at another party that holds it: give all parties a column 'split', or none"
     label = "has another label at another party"
-    numbered = have_row_numbers(parties)
+    numbered = row_numbers(parties)
     problems: dict[Path, list[Problem]] = {}
     for at, (folder, one, two, three) in enumerate(zip(usable, *(mask.split(sizes) for mask in masks), strict=True)):
-        file = parties[at].settings.items_file
-        if numbered[at]:  # explains all others
-            problems[folder] = [Problem(file, ROW_NUMBERS, severe=bool((one | two).any()))]
-            continue
+        file, items = parties[at].settings.items_file, parties[at].settings.items_table
         problems[folder] = [
+            Problem(f"{table}.parquet" if table else file, what, severe=table == items and bool((one | two).any()))
+            for table, what in numbered[at].items()
+        ]
+        if items in numbered[at]:  # explains all others
+            continue
+        problems[folder] += [
             *at_rows(file, leaked, one.numpy()),
             *at_rows(file, unsplit, two.numpy()),
             *at_rows(file, label, three.numpy(), severe=False),
@@ -56,22 +59,43 @@ def problems_of_shared_nodes(usable: dict[Path, Contents]) -> dict[Path, list[Pr
     return problems
 
 
-def have_row_numbers(parties: Sequence[Contents]) -> list[bool]:
-    """Whether the ids of each party look like row numbers of its own.
+def have_row_numbers(parties: Sequence[Contents]) -> bool:
+    """Whether the ids of items look like row numbers that each party counts for itself."""
+    return any(each.settings.items_table in found for each, found in zip(parties, row_numbers(parties), strict=True))
+
+
+def row_numbers(parties: Sequence[Contents]) -> list[dict[str, str]]:
+    """Return for each party its tables ("" for nodes.parquet) whose ids look like row numbers of its own, and why.
 
     They do if they are running numbers that begin like those of another party (`Contents.first_rows`), and an id that
     both have stands for something else there.
     """
-    found = [False] * len(parties)
-    rows = {at: each.first_rows for at, each in enumerate(parties) if each.first_rows is not None}
+    found: list[dict[str, str]] = [{} for _ in parties]
+    for table in sorted({name for each in parties for name in each.first_rows}):
+        for at, (shared, differ) in _row_numbers_in(table, parties).items():
+            found[at][table] = ROW_NUMBERS
+            if table:
+                found[at][table] = (
+                    f"keys are running numbers, and of {shared:,} rows whose keys other parties have too, {differ:,} "
+                    f'differ in their columns: if each party numbers its own rows, set ids = "own" in [tables.{table}] '
+                    'at all parties; if they are the same rows, ids = "shared"'
+                )
+    return found
+
+
+def _row_numbers_in(table: str, parties: Sequence[Contents]) -> dict[int, tuple[int, int]]:
+    """Return by party how many of the first rows of a table others have too, and how many of these differ there."""
+    rows = {at: each.first_rows[table] for at, each in enumerate(parties) if table in each.first_rows}
     starts = [int(each[0, 0]) for each in rows.values()]
     rows = {at: each for (at, each), start in zip(rows.items(), starts, strict=True) if starts.count(start) > 1}
+    found: dict[int, tuple[int, int]] = {}
     if not rows:
         return found
     suspects, samples = {at: parties[at] for at in rows}, list(rows.values())
     ids, features = torch.cat(samples, dim=1)
     parts = [(ids, features, [each.size(1) for each in samples])]
-    if all(each.y.dim() == 1 for each in suspects.values()):
+    has_labels = all(each.settings.items_table == table for each in suspects.values())
+    if has_labels and all(each.y.dim() == 1 for each in suspects.values()):
         known = [(each, each.labelled) for each in suspects.values()]
         ids, labels = (torch.cat([getattr(each, of)[mask] for each, mask in known]) for of in ("item_ids", "y"))
         parts.append((ids, labels, [int(mask.sum()) for _, mask in known]))
@@ -79,7 +103,8 @@ def have_row_numbers(parties: Sequence[Contents]) -> list[bool]:
         _, node, holders = torch.unique(ids, return_inverse=True, return_counts=True)
         masks = (holders > 1)[node], _differ(node, values)
         for at, shared, differ in zip(suspects, *(mask.split(sizes) for mask in masks), strict=True):
-            found[at] |= int(differ.sum()) > DISAGREE * int(shared.sum())
+            if int(differ.sum()) > DISAGREE * int(shared.sum()):
+                found.setdefault(at, (int(shared.sum()), int(differ.sum())))
     return found
 
 

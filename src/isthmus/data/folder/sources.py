@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from isthmus.data.folder.arrow import blank_to_null, is_text, to_plain
 from isthmus.data.folder.columns import count_distinct
-from isthmus.data.folder.table import NULLS
+from isthmus.data.folder.table import NULLS, unreadable
 from isthmus.errors import IsthmusError, missing_extra
 
 FILES = (".csv", ".tsv", ".parquet")
@@ -50,10 +50,13 @@ class SourceTable:
 
     def different(self, column: str) -> int:
         """Return how many different values a column has at each party, added up."""
-        values = blank_to_null(self.table.column(column))
+        return sum(count_distinct(blank_to_null(part.column(column))) for part in self.parts())
+
+    def parts(self) -> list[pa.Table]:
+        """Return the rows of each party."""
         starts = accumulate(self.parties, initial=0)
-        parts = [values.slice(start, rows) for start, rows in zip(starts, self.parties, strict=False)]
-        return sum(count_distinct(part) for part in parts or [values])
+        parts = [self.table.slice(start, rows) for start, rows in zip(starts, self.parties, strict=False)]
+        return parts or [self.table]
 
 
 def read_sources(paths: Sequence[Path], party: str = "") -> dict[str, SourceTable]:
@@ -158,7 +161,7 @@ def _read(path: Path, party: str) -> Iterator[tuple[str, SourceTable]]:
             if not files:
                 raise IsthmusError(f"{path} holds no table: give a folder of files that end in {', '.join(FILES)}")
             for each in files:
-                yield _table_name(each, party), SourceTable(_read_file(each))
+                yield from _read(each, party)
             return
         if path.suffix.lower() in FILES:
             yield _table_name(path, party), SourceTable(_read_file(path))
@@ -174,8 +177,7 @@ def _read(path: Path, party: str) -> Iterator[tuple[str, SourceTable]]:
     except IsthmusError:
         raise
     except Exception as error:  # a damaged file can raise almost any error
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200] or type(error).__name__
-        raise IsthmusError(f"cannot read {path}: {reason}") from error
+        raise unreadable(path, error) from error
 
 
 def _table_name(path: Path, party: str) -> str:

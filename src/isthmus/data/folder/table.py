@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from isthmus import store
+from isthmus.data.folder.problems import printable
 from isthmus.errors import IsthmusError
 from isthmus.parquet_files import (
     BUFFER,
@@ -27,6 +29,10 @@ NULLS = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]
 LARGE = 1 << 28
 """Bytes from which columns stay in their file. Reading as many takes about a gigabyte of memory (three copies on the
 way), which every machine has that trains on them."""
+TEXTS = (".csv", ".tsv")
+"""Endings of files that are texts."""
+SEPARATORS = (b",", b";", b"\t")
+"""What may separate the columns of a CSV file: what occurs most in its first line, of equally many the first."""
 HEAD = 1 << 20
 """Bytes of the longest first line of a CSV file."""
 CSV_BYTES = 8
@@ -143,8 +149,26 @@ def unreadable(path: Path, error: Exception) -> Unreadable:
     """Return the error that a file cannot be read."""
     if isinstance(error, FileNotFoundError):
         return Unreadable(f"{path} does not exist")
+    if path.suffix.lower() in TEXTS and not _is_utf8(path):
+        name = printable(path.name)
+        return Unreadable(f"{path} is not UTF-8: save it as UTF-8, or iconv -f latin1 -t utf-8 {name} > new-{name}")
     reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200] or type(error).__name__
     return Unreadable(f"cannot read {path}: {reason}")
+
+
+def _is_utf8(path: Path) -> bool:
+    """Whether all bytes of a file are UTF-8; a file that cannot be read counts as if they were."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(HEAD):
+                decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _read_csv(path: Path, as_text: Collection[str], within: Path | None) -> Any:
@@ -153,12 +177,17 @@ def _read_csv(path: Path, as_text: Collection[str], within: Path | None) -> Any:
     store.check_file(path, within=within)
     with path.open("rb") as file:
         head = file.readline(HEAD)
-    if len(head) == HEAD or head.count(b",") >= MAX_COLUMNS:
+    separator = max(SEPARATORS, key=head.count)
+    if len(head) == HEAD or head.count(separator) >= MAX_COLUMNS:
         raise store.UnusableFile(path, f"its first line is too long: a table has at most {MAX_COLUMNS:,} columns")
     store.check_memory(path, CSV_BYTES * path.stat().st_size)
     types = dict.fromkeys(as_text, pa.string())
     options = csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True, column_types=types)
-    return csv.read_csv(path, convert_options=options)
+    form = csv.ParseOptions(delimiter=separator.decode())
+    table = csv.read_csv(path, convert_options=options, parse_options=form)
+    if any(pa.types.is_binary(kind) for kind in table.schema.types):
+        raise IsthmusError("a column holds bytes that are no text")  # which the caller turns into a remedy
+    return table
 
 
 def _read_parquet(path: Path, without: Collection[str], within: Path | None) -> Any:
