@@ -440,6 +440,7 @@ def prepare_folder(
             "set-up.parquet",
             "places.parquet",
             "report.html",
+            *(path.name for path in out.glob(f"{Path(result_files.DOSSIER).stem}*")),
             store.SUMS,
             STATE,
             "weights",
