@@ -35,7 +35,9 @@ def reconcile(transport: RemoteTransport, ledger: Ledger, run: str) -> dict[str,
         except (KeyError, TypeError, AttributeError, OverflowError):
             lines.append(f"{run}: party '{party}' sent an account of its ledger that cannot be read")
         else:
-            lines += [f"{run}: party '{party}', {each}" for each in differences(of_server(ledger.rows(), party), theirs)]
+            lines += [
+                f"{run}: party '{party}', {each}" for each in differences(of_server(ledger.rows(), party), theirs)
+            ]
     return {"differences": lines, "heads": heads}
 
 

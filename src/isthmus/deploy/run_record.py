@@ -70,7 +70,7 @@ class RunRecord(SumRecord):
 
     def begun(self, parties: list[str]) -> None:
         """Write that the run begins, over these parties as the server says, on which data and within which limits."""
-        site = {"data": self.data, "limits": self.limits}
+        site: dict[str, Any] = {"data": self.data, "limits": self.limits}
         self._append("begin", parties=parties, protection=self.protections.get("total", "none"), **site)
 
     def answered(self, message: Message, reply: Reply, sent: int) -> None:

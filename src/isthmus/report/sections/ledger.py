@@ -164,7 +164,11 @@ def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
 def summary_of(entry: Mapping[str, Any], nouns: Mapping[str, str]) -> ActionSummary:
     """One of `entries` as the sentences need it; `nouns` are the method's."""
     shares = dict(sorted(entry["shares"].items(), key=lambda each: wording.natural_key(each[0])))
-    fields, eyes, protection = parse_fields(entry["fields_distinct"]), entry["eyes"] or "", entry["protection"] or "none"
+    fields, eyes, protection = (
+        parse_fields(entry["fields_distinct"]),
+        entry["eyes"] or "",
+        entry["protection"] or "none",
+    )
     return ActionSummary(entry["action"] or "", eyes, protection, list(fields), entry["answers"], shares, nouns)
 
 

@@ -1,0 +1,258 @@
+"""A party's own dossier of a federation, made offline from its kit: its ledger, its approvals, its models.
+
+With the result folder at hand, which the administrator hands out, it also compares both sides of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from isthmus import result_files
+from isthmus.deploy.approval import Approvals, Proposal, describe_proposal
+from isthmus.deploy.logs import printable
+from isthmus.deploy.party_ledger import FILE as LEDGER_FILE
+from isthmus.deploy.party_ledger import Line, Totals, check_head, read_ledger
+from isthmus.deploy.reconciling import differences, of_party, of_server
+from isthmus.dossier.contents import Content, action_row, content_of_run, finished, head, model_entry
+from isthmus.errors import IsthmusError
+from isthmus.report.ledger_text import Share
+from isthmus.report.loading import RunSummary, read_results
+from isthmus.result_files import LEDGER, SET_UP
+from isthmus.study.results import versions
+from isthmus.version import VERSION
+
+STATE, STUDIES = Path("state"), "studies"
+"""The folder of a kit with what a party keeps, and the one in it with the studies that it knows."""
+SET_UP_RUN = "set-up"
+
+
+def content_of_kit(kit: Path, party: str, made: str, *, study: str = "", data: Path | None = None,
+                   purpose: str = "") -> Content:  # fmt: skip
+    """Return a party's dossier of a study, from its kit alone.
+
+    Arguments:
+        party: whose kit it is.
+        study: how the study's hash begins; may be empty if the ledger knows one study.
+        data: the party folder, to count what the party holds.
+    """
+    lines, _ = read_ledger(kit / STATE / LEDGER_FILE)
+    chosen = _study_of(lines, study)
+    own = [line for line in lines if line.get("study") == chosen]
+    content = _of_lines(kit, party, made, chosen, own, _head_of(lines))
+    approved = Approvals(kit / STATE / STUDIES).approved(chosen)[0]
+    cuts = [] if data is None else [_counted(data, party, approved)]
+    content["data"] = _data(own, data)
+    content["purpose"] = purpose or content["purpose"]
+    return _finished(content, cuts, _parties(own))
+
+
+def content_of_both(folder: Path, kit: Path, party: str, made: str, *, purpose: str = "") -> Content:
+    """Return a party's dossier of a result folder, with its own ledger compared to the server's."""
+    lines, _ = read_ledger(kit / STATE / LEDGER_FILE)
+    results = read_results(folder)
+    run_names = [_run_name(lines, run, party, kit) for run in results.runs]
+    began = {name.partition("/")[0] for name in run_names if name}
+    own = [line for line in lines if str(line.get("run", "")).partition("/")[0] in began]
+    if not own:
+        raise IsthmusError(f"the ledger in {kit} knows no run of {folder}: give the results of a study it took part in")
+    theirs = content_of_run(folder, made, party=party, purpose=purpose)
+    ours = _of_lines(kit, party, made, str(own[0]["study"]), own, _head_of(lines))
+    tables = [(SET_UP, SET_UP_RUN), *((LEDGER, name) for name in run_names)]
+    compared = [each for name, run in tables if run for each in _compared(folder, name, run, own, party, results.runs)]
+    sides = {**theirs["sent"]["sides"], "compared": True, "own": ours["sent"]["sides"]["own"]}
+    sides["note"] = "This party's own ledger was compared, line by line, with the one of the server."
+    sides["differences"] = [*compared, *theirs["sent"]["sides"]["differences"]]
+    content = {**theirs, "sent": {**theirs["sent"], "sides": sides}, "data": _data(own, None)}
+    content |= {key: ours[key] for key in ("limits", "approval", "refused")}
+    content["purpose"] = content["purpose"] or ours["purpose"]
+    content["files"] = [*theirs["files"], *ours["files"]]
+    return _finished(content, [], _parties(own))
+
+
+def _finished(content: Content, cuts: Sequence[Any], parties: Sequence[str]) -> Content:
+    released = sorted({each["owner"] for each in content["models"] if each["what"] == "model"})
+    facts = {"cuts": cuts, "parties": len(parties), "apart": True, "released": released, "more": [], "audited": False}
+    return finished(content, facts)
+
+
+def _of_lines(kit: Path, party: str, made: str, study: str, own: Sequence[Line], whole: Mapping[str, Any]) -> Content:
+    """The content that follows from the lines of one study; with `whole`, the head of all of the ledger."""
+    approved, times = Approvals(kit / STATE / STUDIES).approved(study)
+    plan = approved.study if approved is not None else None
+    begun = [line for line in own if line["event"] == "begin"]
+    runs = list(dict.fromkeys(str(line["run"]) for line in begun))
+    refusals = [line for line in own if line["event"] == "refusal"]
+    return {
+        **head("party", made, party),
+        "title": f"{party} in study {study}",
+        "purpose": "" if plan is None else plan.purpose,
+        "study": {"sha256": study, "what": {}, "parties": _parties(own), "results_of": ""},
+        "approval": {
+            "times": times,
+            "kept": approved is not None,
+            "text": [] if approved is None else [printable(line.strip()) for line in describe_proposal(approved)],
+        },
+        "code": {"isthmus": VERSION, "versions": versions(), "own": {}},
+        "data": {},
+        "files": [_ledger_entry(whole)],
+        "models": _models(kit, study, plan),
+        "counted": [_counted_run(run, own) for run in runs],
+        "sent": {"actions": _actions(own, party), "failures": 0, "sides": _own_side(own, whole)},
+        "refused": [{"why": printable(str(line.get("why", ""))), "times": line.get("times", 1)} for line in refusals],
+        "protections": {} if plan is None else plan.protect.model_dump(),
+        "limits": next((line["limits"] for line in reversed(begun) if "limits" in line), {}),
+        "privacy": [_spent(run, own) for run in runs if not run.endswith(f"/{SET_UP_RUN}")],
+        "audits": [],
+        "metrics": [],
+    }  # fmt: skip
+
+
+def _study_of(lines: Sequence[Line], prefix: str) -> str:
+    known = list(dict.fromkeys(str(line["study"]) for line in lines if line.get("study") and line["event"] == "begin"))
+    found = [each for each in known if each.startswith(prefix.lower())]
+    if len(found) != 1:
+        what = f"begins no study's hash that the ledger knows ({', '.join(known) or 'none'})"
+        several = f"the ledger knows {len(found)} studies: choose one, --study {' or '.join(found)}"
+        raise IsthmusError(several if found else f"'{prefix}' {what}" if prefix else "the ledger knows no study yet")
+    return found[0]
+
+
+def _head_of(lines: Sequence[Line]) -> Content:
+    return {"entries": len(lines), "hash": lines[-1]["hash"]}
+
+
+def _ledger_entry(whole: Mapping[str, Any]) -> Content:
+    return {"file": f"{STATE}/{LEDGER_FILE}", "what": "own ledger", **whole}
+
+
+def _parties(own: Sequence[Line]) -> list[str]:
+    """The parties of the study, as the server said when the runs began."""
+    return sorted({printable(party) for line in own if line["event"] == "begin" for party in line.get("parties", ())})
+
+
+def _own_side(own: Sequence[Line], whole: Mapping[str, Any]) -> Content:
+    opened = [line for line in own if line["event"] == "sum"]
+    smallest = min((len(line["parties"]) for line in opened), default=0)
+    again = sum(line["event"] == "again" for line in own)
+    side = {"sums_opened": len(opened), "smallest_sum": smallest, "sent_again": again, "head": dict(whole)}
+    note = "From this party's own ledger alone. With the results of the run, both sides can be compared."
+    return {"compared": False, "note": note, "differences": [], "own": side}
+
+
+def _actions(own: Sequence[Line], party: str) -> list[Content]:
+    """What the party sent to whom, from its own ledger, in the form of the report's."""
+    from isthmus.methods.base import Method
+
+    parties: dict[str, int] = {}
+    found: dict[tuple[str, ...], Content] = {}
+    for line in own:
+        run = str(line.get("run", ""))
+        if line["event"] == "begin":
+            parties[run] = len(line.get("parties", ()))
+        if line["event"] != "answer":
+            continue
+        key = tuple(str(line.get(name, "")) for name in ("method", "action", "verb", "eyes", "protection"))
+        entry = found.setdefault(key, {"fields_distinct": [], "sent_sum": 0, "received_sum": None, "answers": [],
+                                       "calls": {}})  # fmt: skip
+        entry["fields_distinct"].append(str(line.get("fields", "")))
+        entry["sent_sum"] += line.get("sent", 0)
+        entry["answers"].append(parties.get(run, 0))
+        entry["calls"].setdefault(run, []).append(line.get("rows", 0))
+    rows = []
+    for (method, action, verb, eyes, protection), entry in found.items():
+        times, held = (
+            [len(each) for each in entry["calls"].values()],
+            [n for each in entry["calls"].values() for n in each],
+        )
+        share = Share((min(times), max(times)), (min(held), max(held)))
+        entry |= {"action": action, "verb": verb, "eyes": eyes, "protection": protection, "shares": {party: share}}
+        nouns = Method.known()[method].nouns if method in Method.known() else {}
+        rows.append(action_row(method, entry, nouns))
+    return rows
+
+
+def _counted_run(run: str, own: Sequence[Line]) -> Content:
+    """How often the party answered in a run; its ledger has no rounds."""
+    method, _, seed = run.partition("/")[2].rpartition("-")
+    answers = sum(line["event"] == "answer" and line["run"] == run for line in own)
+    of = {"method": method, "seed": int(seed)} if method and seed.isdecimal() else {"method": SET_UP_RUN, "seed": None}
+    return {**of, "rounds": None, "stopped": "", "answers": answers, "spans": []}
+
+
+def _spent(run: str, own: Sequence[Line]) -> Content:
+    """What a run may spend of privacy at most, as the party wrote when it began."""
+    spent = next((line["epsilon"] for line in own if line["run"] == run and "epsilon" in line), None)
+    of = {key: value for key, value in _counted_run(run, own).items() if key in ("method", "seed")}
+    said = "no noise was added" if spent is None else f"noise, with epsilon of at most {spent:g}"
+    return {**of, "unit": "what the method's noise protects" if spent is not None else "", "epsilon": spent,
+            "delta": None, "said": said}  # fmt: skip
+
+
+def _models(kit: Path, study: str, plan: Any) -> list[Content]:
+    """The models that the party keeps of a study."""
+    found, folder = [], kit / STATE / "weights"
+    for path in sorted(folder.glob(f"{study}-*.safetensors")):
+        name = path.stem.removeprefix(f"{study}-")
+        context = name.endswith(".context")
+        method, _, seed = name.removesuffix(".context").rpartition("-")
+        of = {"method": method, "seed": int(seed)}
+        found.append(model_entry(kit, path, "context" if context else "model", of, "this party"))
+    return found
+
+
+def _data(own: Sequence[Line], data: Path | None) -> Content:
+    """The fingerprint of the party's tables when runs began, and of those in the folder now."""
+    from isthmus.data.fingerprint import digest_of_tables
+
+    known = list(dict.fromkeys(str(line["data"]) for line in own if line["event"] == "begin" and "data" in line))
+    prints = [{"what": "when the runs began", "digest": each} for each in known]
+    note = "Of the tables in this party's own folder." if known else "The ledger was written without a fingerprint."
+    if data is not None:
+        now = digest_of_tables(data)
+        prints.append({"what": "in the folder now", "digest": now})
+        note += "" if known == [now] else " The folder has changed since, or during the runs."
+    return {"fingerprints": prints, "note": note}
+
+
+def _counted(data: Path, party: str, approved: Proposal | None) -> Any:
+    """What the party's folder holds, with the splits that the study draws."""
+    from isthmus.data.datasets.folder import PartyFolders
+    from isthmus.data.describe import describe
+    from isthmus.deploy.approval import split_shares
+
+    shares = {} if approved is None else split_shares(approved.study)
+    seed = 0 if approved is None else approved.study.draw_of(approved.study.seeds[0])
+    pool = PartyFolders(path=str(data), **shares).load(seed)
+    held = list(pool.parties or ())
+    if [each.name for each in held] != [party]:
+        raise IsthmusError(f"--data {data} is not the folder of party '{party}': give the one that it joins with")
+    return describe(held, pool.classes, labels=pool.labels)
+
+
+def _run_name(lines: Sequence[Line], run: RunSummary, party: str, kit: Path) -> str:
+    """What the party's ledger calls a run of the results: the last of its method and seed before the run's head."""
+    known = None if run.reconciled is None else run.reconciled.heads.get(party)
+    entries = len(lines) if known is None else known.entries
+    if known is not None:
+        check_head(lines, known.entries, known.hash, kit / STATE / LEDGER_FILE)
+    ending = f"/{run.method}-{run.seed}"
+    before = [str(line["run"]) for line in lines[:entries] if line["event"] == "begin"]
+    return next((name for name in reversed(before) if name.endswith(ending)), "")
+
+
+def _compared(
+    folder: Path, table: str, run: str, own: Sequence[Line], party: str, runs: Sequence[RunSummary]
+) -> list[str]:
+    """The differences between both sides of one run, or of the set-up."""
+    totals, ending = Totals(), run if run == SET_UP_RUN else run.partition("/")[2]
+    for line in own:
+        name = str(line.get("run", ""))
+        if name == run or (run == SET_UP_RUN and name.endswith(f"/{SET_UP_RUN}")):
+            totals.add(line)
+    rows = result_files.read_table(folder, table, optional=True).to_pylist()
+    of = next((each for each in runs if f"{each.method}-{each.seed}" == ending), None)
+    if of is not None:
+        rows = [row for row in rows if (row["method"], row["seed"]) == (of.method, of.seed)]
+    return [f"{ending}: {each}" for each in differences(of_server(rows, party), of_party(totals.rows()))]
