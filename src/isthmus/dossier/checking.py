@@ -8,6 +8,7 @@ are those of the threat model that apply to the run's settings.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from isthmus.report import wording
@@ -24,23 +25,40 @@ Answer = tuple[str, bool | None]
 """A text, and whether a person should look at it; None if it is not known."""
 
 
-def output_checks(content: Mapping[str, Any], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Facts:
+    """What the answers need beside the content.
+
+    Attributes:
+        cuts: what the parties held; empty where that is not known.
+        parties: their number.
+        apart: whether they had machines of their own.
+        more: other results that may have a row for each item.
+        audited: whether audits were run.
+    """
+
+    cuts: Sequence[Any]
+    parties: int
+    apart: bool
+    more: Sequence[str] = ()
+    audited: bool = False
+
+
+def output_checks(content: Mapping[str, Any], facts: Facts) -> list[dict[str, Any]]:
     """Return the questions of output checking with their answers.
 
     Arguments:
         content: the dossier so far.
-        facts: `cuts`, what the parties held (empty where that is not known); `parties`, their number; `apart`, whether
-            they had machines of their own; `released`, the owners of models; `more`, other files with single items;
-            `audited`, whether audits were run.
+        facts: what the content does not say.
     """
     answers = {
-        "How many items are behind a figure?": _smallest_test_set(content, facts["cuts"]),
-        "Is a group so small that somebody may be recognised?": _smallest_class(facts["cuts"]),
-        "Does one party dominate?": _dominance(facts["cuts"], facts["parties"]),
+        "How many items are behind a figure?": _smallest_test_set(content, facts.cuts),
+        "Is a group so small that somebody may be recognised?": _smallest_class(facts.cuts),
+        "Does one party dominate?": _dominance(facts.cuts, facts.parties),
         "Over how many parties are sums?": _sums(content),
         "Did the server read answers of single parties?": _single_answers(content),
         "Is an output a model that could memorise?": _models(content),
-        "Does an output have a row for each item?": _rows(facts["more"]),
+        "Does an output have a row for each item?": _rows(facts.more),
         "Do several releases add up?": _releases(content),
     }
     return [{"question": each, "answer": text, "look": look} for each, (text, look) in answers.items()]
@@ -127,7 +145,7 @@ def _rows(more: Sequence[str]) -> Answer:
 
 
 def _releases(content: Mapping[str, Any]) -> Answer:
-    runs = len({(each["method"], each["seed"]) for each in content["counted"]})
+    runs = len({(each["method"], each["seed"]) for each in content["counted"] if each["seed"] is not None})
     if runs == 1:
         return "One run. Other studies of the same data add to it, and this document does not know of them.", False
     return f"Yes: {runs:,} runs of the same data. What each tells adds up, and so does what other studies tell.", True
@@ -136,13 +154,13 @@ def _releases(content: Mapping[str, Any]) -> Answer:
 # ---- known limits
 
 
-def known_limits(content: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+def known_limits(content: Mapping[str, Any], facts: Facts) -> list[str]:
     """What the run does not protect against, given its settings."""
     return [*_of_place(content, facts), *_of_totals(content, facts), *_of_outputs(content, facts), *_of_all()]
 
 
-def _of_place(content: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
-    if not facts["apart"]:
+def _of_place(content: Mapping[str, Any], facts: Facts) -> Iterator[str]:
+    if not facts.apart:
         yield "All data lay in one process. The run shows what each role would see; it hid nothing from who ran it."
     else:
         yield "Nothing protects a party from whoever can read the files or the memory of its machine."
@@ -150,8 +168,8 @@ def _of_place(content: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[
         yield "Against a server that runs parties of its own, only the list of parties in the kits helps: know them."
 
 
-def _of_totals(content: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
-    if not facts["apart"]:
+def _of_totals(content: Mapping[str, Any], facts: Facts) -> Iterator[str]:
+    if not facts.apart:
         return
     protections = content["protections"]
     total = protections.get("total") or {}
@@ -165,21 +183,21 @@ def _of_totals(content: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator
         yield "CKKS protects from a server that follows the protocol only, and from no party that helps the server."
     if protections.get("exchange") == "none":
         yield "Messages between parties were not sealed: the server could read them."
-    if protections.get("noise") == "study":
+    if protections.get("noise") == "study" and any(each["epsilon"] is not None for each in content["privacy"]):
         yield "Noise was drawn from the study's seed, which the server knows: it hides nothing from the server."
-    if facts["parties"] <= TWO:
+    if facts.parties <= TWO:
         yield "With two parties, each can subtract its own part from every sum."
     if any("ids" in each["fields"] for each in content["sent"]["actions"]):
         yield "Ids were hashed, not hidden: whoever has the key and can list all ids can test who is in the union."
 
 
-def _of_outputs(content: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
+def _of_outputs(content: Mapping[str, Any], facts: Facts) -> Iterator[str]:
     units = sorted({each["unit"] for each in content["privacy"] if each["epsilon"] is not None})
     for unit in units:
         yield f"The noise hides {unit}, and nothing else. Runs with other seeds, and other studies, spend again."
     if any(each["epsilon"] is None for each in content["privacy"]) or not units:
         yield "Without noise, no bound holds on what models, sums and metrics tell of a single item."
-    if facts["audited"]:
+    if facts.audited:
         yield "A failed attack proves little: audits are lower bounds, and a better attack may find more."
     elif content["of"] != "party":
         yield "No audit was run: how well known attacks do against these models was not measured."

@@ -14,7 +14,7 @@ from typing import Any
 
 from isthmus import result_files, store
 from isthmus.data.describe import CutDescription
-from isthmus.dossier.checking import known_limits, output_checks
+from isthmus.dossier.checking import Facts, known_limits, output_checks
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.report import wording
 from isthmus.report.headline import title
@@ -59,9 +59,9 @@ def content_of_run(folder: Path, made: str, *, party: str = "", purpose: str = "
     content: Content = {
         **head("party" if party else "federation" if apart else "study", made, party),
         "title": title([study]),
-        "purpose": purpose or str(study.get("purpose") or ""),
+        "purpose": stated_purpose(str(study.get("purpose") or ""), purpose),
         "study": {
-            "sha256": store.hash_file(folder / STUDY),
+            "hash": store.hash_file(folder / STUDY),
             "what": _study_in_words(study),
             "parties": known,
             "results_of": whole.created,
@@ -82,10 +82,7 @@ def content_of_run(folder: Path, made: str, *, party: str = "", purpose: str = "
         "audits": [] if party else [_audit(each) for each in shown.audits],
         "metrics": metrics,
     }
-    released = sorted({each["owner"] for each in models if each["what"] == "model"})
-    facts = {"cuts": cuts, "parties": len(known), "apart": apart, "released": released, "more": more}
-    facts["audited"] = bool(shown.audits)
-    return finished(content, facts)
+    return finished(content, Facts(cuts, len(known), apart, more, bool(shown.audits)))
 
 
 def head(of: str, made: str, party: str) -> Content:
@@ -93,7 +90,14 @@ def head(of: str, made: str, party: str) -> Content:
     return {"format": FORMAT, "isthmus": VERSION, "made": made, "of": of, "party": party, "signed_by": None}
 
 
-def finished(content: Content, facts: Mapping[str, Any]) -> Content:
+def stated_purpose(of_study: str, given: str) -> str:
+    """The purpose that the study states, or who makes the dossier; a person may have approved the study's."""
+    if of_study and given not in ("", of_study):
+        raise IsthmusError(f"--purpose: the study states another one, '{of_study}': leave it out")
+    return of_study or given
+
+
+def finished(content: Content, facts: Facts) -> Content:
     """The content with what follows from it: the questions of output checking, and the known limits."""
     return {**content, "checks": output_checks(content, facts), "known_limits": known_limits(content, facts)}
 

@@ -64,7 +64,7 @@ def _purpose(content: Content) -> str:
 def _identity(content: Content) -> str:
     study, code = content["study"], content["code"]
     rows = [(name.capitalize(), _text(value)) for name, value in study["what"].items()]
-    rows += [("Parties", ", ".join(study["parties"])), ("SHA-256 of the study", study["sha256"])]
+    rows += [("Parties", ", ".join(study["parties"])), ("Hash of the study", study["hash"])]
     rows += [("Results of", study["results_of"])] if study["results_of"] else []
     rows.append(("Isthmus", code["isthmus"]))
     rows.append(("Packages", ", ".join(f"{name} {version}" for name, version in code["versions"].items())))
@@ -75,9 +75,8 @@ def _identity(content: Content) -> str:
     rows += [(f"Data, {each['what']}", each["digest"]) for each in content["data"]["fingerprints"]]
     if "approval" in content:
         approval = content["approval"]
-        rows.append(
-            ("Approved here", f"{approval['times']} times" if approval["times"] else "no; by a standing approval")
-        )
+        how = f"{approval['times']} times" if approval["times"] else "by a standing approval"
+        rows.append(("Approved here", f"{approval['hash']}, {how}"))
     return _pairs(rows, content["data"]["note"]) + _approved(content)
 
 
@@ -203,7 +202,7 @@ def _files(content: Content) -> str:
     rows = []
     for each in [*content["files"], *content["models"]]:
         about = f"{each['what']} of {each['owner']}, {each['numbers']:,} numbers" if "owner" in each else each["what"]
-        digest = each["sha256"] if "sha256" in each else f"line {each['entries']:,}: {each['hash']}"
+        digest = each.get("sha256") or each.get("study") or f"line {each['entries']:,}: {each['hash']}"
         rows.append([each["file"], about, digest])
     return _table(("File", "What", "SHA-256"), rows, "isthmus dossier verify compares those that are at hand.")
 

@@ -15,7 +15,8 @@ from isthmus.deploy.logs import printable
 from isthmus.deploy.party_ledger import FILE as LEDGER_FILE
 from isthmus.deploy.party_ledger import Line, Totals, check_head, read_ledger
 from isthmus.deploy.reconciling import differences, of_party, of_server
-from isthmus.dossier.contents import Content, action_row, content_of_run, finished, head, model_entry
+from isthmus.dossier.checking import Facts
+from isthmus.dossier.contents import Content, action_row, content_of_run, finished, head, model_entry, stated_purpose
 from isthmus.errors import IsthmusError
 from isthmus.report.ledger_text import Share
 from isthmus.report.loading import RunSummary, read_results
@@ -28,85 +29,94 @@ STATE, STUDIES = Path("state"), "studies"
 SET_UP_RUN = "set-up"
 
 
-def content_of_kit(kit: Path, party: str, made: str, *, study: str = "", data: Path | None = None,
-                   purpose: str = "") -> Content:  # fmt: skip
-    """Return a party's dossier of a study, from its kit alone.
+def content_of_party(
+    kit: Path,
+    party: str,
+    made: str,
+    *,
+    run: Path | None = None,
+    study: str = "",
+    data: Path | None = None,
+    purpose: str = "",
+) -> Content:
+    """Return a party's dossier of a study.
 
     Arguments:
         party: whose kit it is.
-        study: how the study's hash begins; may be empty if the ledger knows one study.
+        run: the result folder, if the party has it: then both sides of the ledger are compared.
+        study: without a result folder, how the study's hash begins; may be empty if the ledger knows one study.
         data: the party folder, to count what the party holds.
     """
-    lines, _ = read_ledger(kit / STATE / LEDGER_FILE)
-    chosen = _study_of(lines, study)
-    own = [line for line in lines if line.get("study") == chosen]
-    content = _of_lines(kit, party, made, chosen, own, _head_of(lines))
-    approved = Approvals(kit / STATE / STUDIES).approved(chosen)[0]
-    cuts = [] if data is None else [_counted(data, party, approved)]
+    path = kit / STATE / LEDGER_FILE
+    if not path.exists():
+        raise IsthmusError(f"no ledger in {kit}: give the kit of a party that has joined a federation")
+    lines, _ = read_ledger(path)
+    runs = [] if run is None else read_results(run).runs
+    names = [_run_name(lines, each, party, path) for each in runs]
+    began = {name.partition("/")[0] for name in names if name}
+    if run is None:
+        chosen = _study_of(lines, study)
+        own = [line for line in lines if line.get("study") == chosen]
+    else:
+        own = [line for line in lines if str(line.get("run", "")).partition("/")[0] in began]
+        if not own:
+            raise IsthmusError(
+                f"the ledger in {kit} knows no run of {run}: give the results of a study it took part in"
+            )
+        chosen = str(own[0]["study"])
+    approved, times = Approvals(kit / STATE / STUDIES).approved(chosen)
+    content = _of_lines(kit, party, made, chosen, own, approved)
+    content["approval"] = _approval(chosen, approved, times)
+    content["files"] = [_ledger_entry(lines), *([] if approved is None else [_study_entry(chosen)])]
     content["data"] = _data(own, data)
-    content["purpose"] = purpose or content["purpose"]
-    return _finished(content, cuts, _parties(own))
+    if run is not None:
+        compared = _compared(run, names, runs, own, party)
+        content = _joined(content, content_of_run(run, made, party=party), compared)
+    content["purpose"] = stated_purpose(content["purpose"], purpose)
+    cuts = [] if data is None else [_counted(data, party, approved)]
+    return finished(content, Facts(cuts, len(content["study"]["parties"]), apart=True))
 
 
-def content_of_both(folder: Path, kit: Path, party: str, made: str, *, purpose: str = "") -> Content:
-    """Return a party's dossier of a result folder, with its own ledger compared to the server's."""
-    lines, _ = read_ledger(kit / STATE / LEDGER_FILE)
-    results = read_results(folder)
-    run_names = [_run_name(lines, run, party, kit) for run in results.runs]
-    began = {name.partition("/")[0] for name in run_names if name}
-    own = [line for line in lines if str(line.get("run", "")).partition("/")[0] in began]
-    if not own:
-        raise IsthmusError(f"the ledger in {kit} knows no run of {folder}: give the results of a study it took part in")
-    theirs = content_of_run(folder, made, party=party, purpose=purpose)
-    ours = _of_lines(kit, party, made, str(own[0]["study"]), own, _head_of(lines))
-    tables = [(SET_UP, SET_UP_RUN), *((LEDGER, name) for name in run_names)]
-    compared = [each for name, run in tables if run for each in _compared(folder, name, run, own, party, results.runs)]
+def _joined(ours: Content, theirs: Content, compared: Sequence[str]) -> Content:
+    """The party's content with what the result folder adds, and the differences of both sides."""
     sides = {**theirs["sent"]["sides"], "compared": True, "own": ours["sent"]["sides"]["own"]}
-    sides["note"] = "This party's own ledger was compared, line by line, with the one of the server."
-    sides["differences"] = [*compared, *theirs["sent"]["sides"]["differences"]]
-    content = {**theirs, "sent": {**theirs["sent"], "sides": sides}, "data": _data(own, None)}
-    content |= {key: ours[key] for key in ("limits", "approval", "refused")}
-    content["purpose"] = content["purpose"] or ours["purpose"]
-    content["files"] = [*theirs["files"], *ours["files"]]
-    return _finished(content, [], _parties(own))
+    sides["note"] = "This party's own ledger was compared with the one of the server."
+    sides["differences"] = list(dict.fromkeys([*compared, *theirs["sent"]["sides"]["differences"]]))
+    more = {"sent": {**theirs["sent"], "sides": sides}, "purpose": ours["purpose"] or theirs["purpose"]}
+    more |= {key: [*theirs[key], *ours[key]] for key in ("files", "models")}
+    return {**theirs, **{key: ours[key] for key in ("limits", "approval", "refused", "data", "protections")}, **more}
 
 
-def _finished(content: Content, cuts: Sequence[Any], parties: Sequence[str]) -> Content:
-    released = sorted({each["owner"] for each in content["models"] if each["what"] == "model"})
-    facts = {"cuts": cuts, "parties": len(parties), "apart": True, "released": released, "more": [], "audited": False}
-    return finished(content, facts)
-
-
-def _of_lines(kit: Path, party: str, made: str, study: str, own: Sequence[Line], whole: Mapping[str, Any]) -> Content:
-    """The content that follows from the lines of one study; with `whole`, the head of all of the ledger."""
-    approved, times = Approvals(kit / STATE / STUDIES).approved(study)
-    plan = approved.study if approved is not None else None
+def _of_lines(kit: Path, party: str, made: str, study: str, own: Sequence[Line], approved: Proposal | None) -> Content:
+    """The content that follows from the lines of one study."""
+    plan = None if approved is None else approved.study
     begun = [line for line in own if line["event"] == "begin"]
     runs = list(dict.fromkeys(str(line["run"]) for line in begun))
     refusals = [line for line in own if line["event"] == "refusal"]
+    refused = [{"why": printable(line.get("why", "")), "times": line.get("times", 1)} for line in refusals]
+    failures = sum(each["times"] for each in refused)
     return {
         **head("party", made, party),
         "title": f"{party} in study {study}",
         "purpose": "" if plan is None else plan.purpose,
-        "study": {"sha256": study, "what": {}, "parties": _parties(own), "results_of": ""},
-        "approval": {
-            "times": times,
-            "kept": approved is not None,
-            "text": [] if approved is None else [printable(line.strip()) for line in describe_proposal(approved)],
-        },
+        "study": {"hash": study, "what": {}, "parties": _parties(own), "results_of": ""},
         "code": {"isthmus": VERSION, "versions": versions(), "own": {}},
-        "data": {},
-        "files": [_ledger_entry(whole)],
-        "models": _models(kit, study, plan),
+        "models": _models(kit, study),
         "counted": [_counted_run(run, own) for run in runs],
-        "sent": {"actions": _actions(own, party), "failures": 0, "sides": _own_side(own, whole)},
-        "refused": [{"why": printable(str(line.get("why", ""))), "times": line.get("times", 1)} for line in refusals],
+        "sent": {"actions": _actions(own, party), "failures": failures, "sides": _own_side(own)},
+        "refused": refused,
         "protections": {} if plan is None else plan.protect.model_dump(),
         "limits": next((line["limits"] for line in reversed(begun) if "limits" in line), {}),
         "privacy": [_spent(run, own) for run in runs if not run.endswith(f"/{SET_UP_RUN}")],
         "audits": [],
         "metrics": [],
-    }  # fmt: skip
+    }
+
+
+def _approval(study: str, approved: Proposal | None, times: int) -> Content:
+    """What a person there approved, or that a standing approval let it run."""
+    text = [] if approved is None else [printable(line.strip()) for line in describe_proposal(approved)]
+    return {"hash": study, "times": times, "text": text}
 
 
 def _study_of(lines: Sequence[Line], prefix: str) -> str:
@@ -119,12 +129,13 @@ def _study_of(lines: Sequence[Line], prefix: str) -> str:
     return found[0]
 
 
-def _head_of(lines: Sequence[Line]) -> Content:
-    return {"entries": len(lines), "hash": lines[-1]["hash"]}
+def _ledger_entry(lines: Sequence[Line]) -> Content:
+    head = {"entries": len(lines), "hash": lines[-1]["hash"]}
+    return {"file": f"{STATE}/{LEDGER_FILE}", "what": "own ledger", **head}
 
 
-def _ledger_entry(whole: Mapping[str, Any]) -> Content:
-    return {"file": f"{STATE}/{LEDGER_FILE}", "what": "own ledger", **whole}
+def _study_entry(study: str) -> Content:
+    return {"file": f"{STATE}/{STUDIES}/{study}.json", "what": "study as approved", "study": study}
 
 
 def _parties(own: Sequence[Line]) -> list[str]:
@@ -132,11 +143,11 @@ def _parties(own: Sequence[Line]) -> list[str]:
     return sorted({printable(party) for line in own if line["event"] == "begin" for party in line.get("parties", ())})
 
 
-def _own_side(own: Sequence[Line], whole: Mapping[str, Any]) -> Content:
+def _own_side(own: Sequence[Line]) -> Content:
     opened = [line for line in own if line["event"] == "sum"]
     smallest = min((len(line["parties"]) for line in opened), default=0)
     again = sum(line["event"] == "again" for line in own)
-    side = {"sums_opened": len(opened), "smallest_sum": smallest, "sent_again": again, "head": dict(whole)}
+    side = {"sums_opened": len(opened), "smallest_sum": smallest, "sent_again": again}
     note = "From this party's own ledger alone. With the results of the run, both sides can be compared."
     return {"compared": False, "note": note, "differences": [], "own": side}
 
@@ -190,7 +201,7 @@ def _spent(run: str, own: Sequence[Line]) -> Content:
             "delta": None, "said": said}  # fmt: skip
 
 
-def _models(kit: Path, study: str, plan: Any) -> list[Content]:
+def _models(kit: Path, study: str) -> list[Content]:
     """The models that the party keeps of a study."""
     found, folder = [], kit / STATE / "weights"
     for path in sorted(folder.glob(f"{study}-*.safetensors")):
@@ -231,28 +242,31 @@ def _counted(data: Path, party: str, approved: Proposal | None) -> Any:
     return describe(held, pool.classes, labels=pool.labels)
 
 
-def _run_name(lines: Sequence[Line], run: RunSummary, party: str, kit: Path) -> str:
+def _run_name(lines: Sequence[Line], run: RunSummary, party: str, path: Path) -> str:
     """What the party's ledger calls a run of the results: the last of its method and seed before the run's head."""
     known = None if run.reconciled is None else run.reconciled.heads.get(party)
     entries = len(lines) if known is None else known.entries
     if known is not None:
-        check_head(lines, known.entries, known.hash, kit / STATE / LEDGER_FILE)
-    ending = f"/{run.method}-{run.seed}"
+        check_head(lines, known.entries, known.hash, path)
     before = [str(line["run"]) for line in lines[:entries] if line["event"] == "begin"]
-    return next((name for name in reversed(before) if name.endswith(ending)), "")
+    return next((name for name in reversed(before) if name.endswith(f"/{run.method}-{run.seed}")), "")
 
 
 def _compared(
-    folder: Path, table: str, run: str, own: Sequence[Line], party: str, runs: Sequence[RunSummary]
+    folder: Path, names: Sequence[str], runs: Sequence[RunSummary], own: Sequence[Line], party: str
 ) -> list[str]:
-    """The differences between both sides of one run, or of the set-up."""
-    totals, ending = Totals(), run if run == SET_UP_RUN else run.partition("/")[2]
+    """The differences between the server's ledger in a result folder and the party's, of the set-up and of each run."""
+    totals: dict[str, Totals] = {}
     for line in own:
         name = str(line.get("run", ""))
-        if name == run or (run == SET_UP_RUN and name.endswith(f"/{SET_UP_RUN}")):
-            totals.add(line)
-    rows = result_files.read_table(folder, table, optional=True).to_pylist()
-    of = next((each for each in runs if f"{each.method}-{each.seed}" == ending), None)
-    if of is not None:
-        rows = [row for row in rows if (row["method"], row["seed"]) == (of.method, of.seed)]
-    return [f"{ending}: {each}" for each in differences(of_server(rows, party), of_party(totals.rows()))]
+        totals.setdefault(SET_UP_RUN if name.endswith(f"/{SET_UP_RUN}") else name, Totals()).add(line)
+    set_up, rows = (result_files.read_table(folder, name).to_pylist() for name in (SET_UP, LEDGER))
+    sides = [(SET_UP_RUN, SET_UP_RUN, set_up)]
+    for name, run in zip(names, runs, strict=True):
+        of = [row for row in rows if (row["method"], row["seed"]) == (run.method, run.seed)]
+        sides.append((f"{run.method}, seed {run.seed}", name, of))
+    return [
+        f"{about}: party '{party}', {each}"
+        for about, name, of in sides
+        for each in differences(of_server(of, party), of_party(totals.get(name, Totals()).rows()))
+    ]

@@ -62,7 +62,7 @@ def _read(path: Path) -> tuple[bytes, Mapping[str, Any]]:
     store.check_format(path, content, FORMAT, REMEDY)
     with store.expected_content(path, REMEDY):
         entries = [*content["files"], *content["models"]]
-        if not all(isinstance(each["file"], str) and ("sha256" in each or "entries" in each) for each in entries):
+        if not all(isinstance(each["file"], str) and {"sha256", "entries", "study"} & each.keys() for each in entries):
             raise ValueError("a file without its hash")
         _ = content["party"], content["isthmus"], content["study"]["parties"]
         by = content["signed_by"]
@@ -111,17 +111,21 @@ def _file(entry: Mapping[str, Any], folders: list[Path]) -> bool:
     if base is None:
         return False
     path = base / entry["file"]
+    try:
+        store.check_file(path, within=base)
+    except OSError as error:
+        raise IsthmusError(f"cannot read {path}: {error.strerror or error}; copy it again") from error
     if "entries" in entry:
         from isthmus.deploy.party_ledger import check_head, read_ledger  # needs POSIX
 
         lines, _ = read_ledger(path)
         check_head(lines, int(entry["entries"]), str(entry["hash"]), path)
-        return True
-    try:
-        store.check_file(path, within=base)
-        digest = store.hash_file(path)
-    except OSError as error:
-        raise IsthmusError(f"cannot read {path}: {error.strerror or error}; copy it again") from error
-    if digest != entry["sha256"]:
+    elif "study" in entry:
+        from isthmus.deploy.approval import Approvals
+
+        if path.stem != entry["study"]:
+            raise IsthmusError(f"{path}: it is not the study that the dossier names")
+        Approvals(path.parent).approved(path.stem)  # its content must have this hash
+    elif store.hash_file(path) != entry["sha256"]:
         raise IsthmusError(f"{path}: it is not the {entry['what']} that the dossier names: it has another hash")
     return True

@@ -56,14 +56,11 @@ def write_dossier(
     at_party = signed_by is not None and signed_by.role == "party"
     _check_choice(folder, own, signed_by, party, study, data)
     if own or at_party:
-        from isthmus.dossier.party import content_of_both, content_of_kit  # needs POSIX
+        from isthmus.dossier.party import content_of_party  # needs POSIX
 
         assert signed_by is not None
-        name, home = signed_by.name, signed_by.folder
-        if own:
-            content = content_of_kit(home, name, made, study=study, data=data, purpose=purpose)
-        else:
-            content = content_of_both(folder, home, name, made, purpose=purpose)
+        more: dict[str, Any] = {"study": study, "data": data, "purpose": purpose, "run": None if own else folder}
+        content = content_of_party(signed_by.folder, signed_by.name, made, **more)
     else:
         content = content_of_run(folder, made, party=party, purpose=purpose)
     stem = Path(DOSSIER).stem
@@ -77,16 +74,15 @@ def write_dossier(
 
 def _check_choice(folder: Path, own: bool, kit: Kit | None, party: str, study: str, data: Path | None) -> None:
     """Refuse what does not go together."""
-    if own and (kit is None or kit.role != "party"):
-        raise IsthmusError(
-            f"{folder} is the kit of a {kit.role if kit else 'role'}: give a result folder, or a party's kit"
-        )
-    if kit is not None and kit.role == "party" and party not in ("", kit.name):
-        raise IsthmusError(
-            f"--party is '{party}', and the kit is that of '{kit.name}': a party signs its own dossier only"
-        )
-    if not own and (study or data is not None):
-        raise IsthmusError(f"--study and --data are for a party's kit, and {folder} is a result folder: leave them out")
+    at_party = kit is not None and kit.role == "party"
+    if own and (kit is None or not at_party or kit.folder != folder.resolve()):
+        raise IsthmusError(f"{folder} is a kit: give a party's kit alone, or a result folder and --kit")
+    if at_party and kit is not None and party not in ("", kit.name):
+        raise IsthmusError(f"--party is '{party}', and the kit is that of '{kit.name}': a party signs only its own")
+    if study and not own:
+        raise IsthmusError("--study chooses in a kit's ledger: leave it out, the results are of one study")
+    if data is not None and not at_party:
+        raise IsthmusError("--data is the folder of the party whose kit makes the dossier: add --kit, or leave it out")
 
 
 def read_kit(folder: Path | None) -> Kit | None:
