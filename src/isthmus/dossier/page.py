@@ -63,7 +63,7 @@ def _purpose(content: Content) -> str:
 
 def _identity(content: Content) -> str:
     study, code = content["study"], content["code"]
-    rows = [(name.capitalize(), _text(value)) for name, value in study["what"].items()]
+    rows = [(name.capitalize(), _text(value)) for name, value in study["what"].items() if value]
     rows += [("Parties", ", ".join(study["parties"])), ("Hash of the study", study["hash"])]
     rows += [("Results of", study["results_of"])] if study["results_of"] else []
     rows.append(("Isthmus", code["isthmus"]))
@@ -75,7 +75,7 @@ def _identity(content: Content) -> str:
     rows += [(f"Data, {each['what']}", each["digest"]) for each in content["data"]["fingerprints"]]
     if "approval" in content:
         approval = content["approval"]
-        how = f"{approval['times']} times" if approval["times"] else "by a standing approval"
+        how = {0: "by a standing approval", 1: "once"}.get(approval["times"], f"{approval['times']} times")
         rows.append(("Approved here", f"{approval['hash']}, {how}"))
     return _pairs(rows, content["data"]["note"]) + _approved(content)
 

@@ -5,7 +5,7 @@ With the result folder at hand, which the administrator hands out, it also compa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -243,12 +243,15 @@ def _counted(data: Path, party: str, approved: Proposal | None) -> Any:
 
 
 def _run_name(lines: Sequence[Line], run: RunSummary, party: str, path: Path) -> str:
-    """What the party's ledger calls a run of the results: the last of its method and seed before the run's head."""
+    """What the party's ledger calls a run of the results: the last of its method and seed before the run's head.
+
+    Empty if the results have no head of this ledger.
+    """
     known = None if run.reconciled is None else run.reconciled.heads.get(party)
-    entries = len(lines) if known is None else known.entries
-    if known is not None:
-        check_head(lines, known.entries, known.hash, path)
-    before = [str(line["run"]) for line in lines[:entries] if line["event"] == "begin"]
+    if known is None:
+        return ""
+    check_head(lines, known.entries, known.hash, path)
+    before = [str(line["run"]) for line in lines[: known.entries] if line["event"] == "begin"]
     return next((name for name in reversed(before) if name.endswith(f"/{run.method}-{run.seed}")), "")
 
 
@@ -263,6 +266,8 @@ def _compared(
     set_up, rows = (result_files.read_table(folder, name).to_pylist() for name in (SET_UP, LEDGER))
     sides = [(SET_UP_RUN, SET_UP_RUN, set_up)]
     for name, run in zip(names, runs, strict=True):
+        if not name:  # the server has no account of this run, which is among the differences that it lists
+            continue
         of = [row for row in rows if (row["method"], row["seed"]) == (run.method, run.seed)]
         sides.append((f"{run.method}, seed {run.seed}", name, of))
     return [
