@@ -440,7 +440,7 @@ def prepare_folder(
             "set-up.parquet",
             "places.parquet",
             "report.html",
-            *(path.name for path in out.glob(f"{Path(result_files.DOSSIER).stem}*")),
+            *(path.name for ending in (".json", ".html", ".sig") for path in out.glob(f"dossier*{ending}")),
             store.SUMS,
             STATE,
             "weights",
