@@ -143,7 +143,7 @@ def _digest_of(content: Mapping[str, Any]) -> str:
 
 def write_sums(folder: Path, names: Iterable[str]) -> None:
     """Write the checksums of files in a folder. They are verified by `check_sum`."""
-    write(folder / SUMS, "".join(f"{_hash_file(folder / name)}  {name}\n" for name in sorted(names)))
+    write(folder / SUMS, "".join(f"{hash_file(folder / name)}  {name}\n" for name in sorted(names)))
 
 
 def check_sum(folder: Path, name: str, known: Mapping[str, str] | None = None) -> None:
@@ -155,11 +155,12 @@ def check_sum(folder: Path, name: str, known: Mapping[str, str] | None = None) -
     if known is None and (sums := folder / SUMS).exists():
         lines = [line.partition("  ") for line in read_text(sums, within=folder).splitlines()]
         known = {written: digest for digest, _, written in lines} or {"": ""}
-    if known and known.get(name) != _hash_file(folder / name):
+    if known and known.get(name) != hash_file(folder / name):
         raise ValueError("it is damaged, or was changed after its checksum was written: its checksum is wrong")
 
 
-def _hash_file(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a regular file."""
     check_file(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from helpers import make_node_parties
 from isthmus.data import fingerprint as module
 from isthmus.data import rows
-from isthmus.data.fingerprint import fingerprint
+from isthmus.data.fingerprint import digest_of_tables, fingerprint
 from isthmus.data.party import Party
 
 
@@ -32,6 +33,15 @@ def test_any_change_changes_it(change: Callable[[Party], object]) -> None:
     before = fingerprint(parties)
     change(parties[-1])
     assert fingerprint(parties) != before
+
+
+def test_the_tables_of_a_folder_have_a_digest(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("id\n1\n")
+    before = digest_of_tables(tmp_path)
+    (tmp_path / "party.toml").write_text("")
+    assert digest_of_tables(tmp_path) == before
+    (tmp_path / "nodes.csv").write_text("id\n2\n")
+    assert digest_of_tables(tmp_path) != before
 
 
 def test_the_order_of_parties_counts() -> None:

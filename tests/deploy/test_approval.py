@@ -54,6 +54,7 @@ def test_a_study_that_was_sent_is_the_one_that_was_previewed(name: str) -> None:
 @pytest.mark.parametrize(
     "other",
     [
+        {"purpose": "Sell it."},
         {"rounds": 4},
         {"seeds": [1]},
         {"data_seed": 1},
@@ -70,6 +71,13 @@ def test_a_study_that_was_sent_is_the_one_that_was_previewed(name: str) -> None:
 def test_everything_that_a_party_can_check_is_in_the_hash(other: dict[str, Any]) -> None:
     assert proposal(**other).hash != proposal().hash
     assert Proposal(proposal().study, PARTIES[:2]).hash != proposal().hash
+
+
+def test_a_party_reads_the_purpose_before_it_approves() -> None:
+    sent = proposal(purpose="Find fraud.")
+    assert Proposal.read(sent.text).study.purpose == "Find fraud."
+    assert "purpose: Find fraud." in describe_proposal(sent)
+    assert "purpose: none is stated" in describe_proposal(proposal())
 
 
 def test_a_study_waits_until_a_person_approves_it(tmp_path: Path) -> None:

@@ -167,6 +167,8 @@ def test_what_a_party_discloses_is_written_before_it_leaves(tmp_path: Path) -> N
     assert one["parties"] == list(ALL)
     (begun, *_) = [line for line in several.lines() if line["event"] == "begin"]
     assert begun["parties"] == list(ALL)
+    assert begun["limits"]["min_contributors"] == 2
+    assert len(begun["data"]) == 64
 
 
 def test_what_a_party_refuses_is_written_too(tmp_path: Path) -> None:

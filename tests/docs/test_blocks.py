@@ -28,7 +28,11 @@ OTHERS = ["CHANGELOG.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.
 COMMAND = re.compile(r"^(?: {4})?(isthmus .*)$|`(isthmus [^`]+)`", re.MULTILINE)
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
-SLOW = ("isthmus demo", "isthmus federation", "isthmus report runs/fraud", "isthmus run many.toml")
+IN_PROCESSES = ("serve", "join", "run", "approve", "status", "stop", "revoke", "renew", "preview")
+SLOW = (
+    "isthmus demo", "isthmus report runs/fraud", "isthmus run many.toml",
+    *(f"isthmus federation {name}" for name in IN_PROCESSES),
+)  # fmt: skip
 """Commands that cannot be cut down, or wait for each other; tests of their own run them."""
 PUBLIC = ("cora", "citeseer", "pubmed", "enzymes", "proteins", "dhfr", "nci1")
 

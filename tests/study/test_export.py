@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 from pathlib import Path
@@ -15,7 +16,7 @@ import isthmus
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
-from isthmus.study.export import KEY, export_model
+from isthmus.study.export import DOSSIER, KEY, export_model
 from isthmus.study.models import TrainedModel
 from isthmus.study.run import run_study
 from isthmus.testing import small_parties
@@ -150,3 +151,41 @@ def test_the_name_of_the_file_says_the_format(tmp_path: Path) -> None:
         with pytest.raises(IsthmusError, match=line):
             export_model(model, tmp_path / name, given)
         assert not (tmp_path / name).exists()
+
+
+@pytest.fixture
+def with_dossier(tmp_path: Path) -> Path:
+    """A result folder with a dossier that names its model."""
+    folder = tmp_path / "run"
+    isthmus.run("fedavg", rounds=1, out=folder)
+    digest = hashlib.sha256((folder / "weights" / "fedavg-0.safetensors").read_bytes()).hexdigest()
+    (folder / "dossier.json").write_text(json.dumps({"models": [{"sha256": digest}]}))
+    return folder
+
+
+def test_a_program_carries_the_hash_of_the_dossier_beside_the_run(with_dossier: Path, tmp_path: Path) -> None:
+    model = isthmus.load_model(with_dossier)
+    assert not model.about
+    export_model(model, tmp_path / "model.pt2")
+    extra = {DOSSIER: ""}
+    torch.export.load(tmp_path / "model.pt2", extra_files=extra)
+    assert extra[DOSSIER] == hashlib.sha256((with_dossier / "dossier.json").read_bytes()).hexdigest()
+
+
+@pytest.mark.slow
+def test_an_onnx_program_carries_it_too(with_dossier: Path, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    model = isthmus.load_model(with_dossier)
+    export_model(model, tmp_path / "model.onnx")
+    found = {each.key: each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props}
+    assert found[DOSSIER] == model.dossier
+
+
+def test_a_dossier_of_another_model_is_not_carried(with_dossier: Path) -> None:
+    path = with_dossier / "dossier.json"
+    path.write_text(json.dumps({"models": [{"sha256": "00"}]}))
+    model = isthmus.load_model(with_dossier)
+    assert (model.dossier, model.about) == ("", [f"{path} is of another model: make it again"])
+    path.write_text("{}")
+    with pytest.raises(IsthmusError, match="make it again with isthmus dossier"):
+        isthmus.load_model(with_dossier)

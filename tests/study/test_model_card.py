@@ -19,6 +19,7 @@ def test_a_card_lies_beside_the_weights(tmp_path: Path) -> None:
     run = results.runs[1]
     assert text.startswith("# Model of fedavg, seed 1\n")
     assert "4 parties with" in text
+    assert "[the dossier of the run](../dossier.html)" in text
     assert f"| accuracy | {run.metrics['test_accuracy']:.3f} | " in text
     mean = next(line for line in results.summary() if line["metric"] == "test_accuracy")
     assert f"{mean['mean']:.3f} ± {mean['std']:.3f} (2 seeds)" in text

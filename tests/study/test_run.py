@@ -537,6 +537,7 @@ def older(finished: Path) -> Path:
 def test_force_starts_anew_and_leaves_other_files(which: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     out = request.getfixturevalue(which)
     (out / "notes.txt").write_text("mine")
+    (out / "dossier-party-0.json").write_text("{}")
     run_study(small(), out, force=True)
     run_study(small(), tmp_path / "whole")
     assert files(out) == files(tmp_path / "whole") | {"notes.txt"}

@@ -44,6 +44,7 @@ from isthmus.cli.common import (
 from isthmus.cli.comparing import compare_command, runs_command
 from isthmus.cli.console import console
 from isthmus.cli.doctor import doctor_command
+from isthmus.cli.dossier import app as dossier_commands
 from isthmus.cli.federation import app as federation_commands
 from isthmus.cli.interrupts import on_interrupt, stop
 from isthmus.cli.listing import print_kind, print_protocols
@@ -71,6 +72,7 @@ app = typer.Typer(
 app.add_typer(party_commands, name="party")
 app.add_typer(federation_commands, name="federation")
 app.add_typer(papers_commands, name="papers")
+app.add_typer(dossier_commands, name="dossier")
 
 
 def _shown(kind: listing.Kind) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -42,6 +43,20 @@ def digest_of(party: Party) -> str:
         for part in _parts(tensor):
             digest.update(part)
     return digest.hexdigest()
+
+
+def digest_of_tables(folder: Path) -> str:
+    """A digest of the tables in a party folder, as they are on the disk."""
+    found = hashlib.sha256()
+    for each in tables_of(folder):
+        with each.open("rb") as file:
+            found.update(f"{each.name} {hashlib.file_digest(file, 'sha256').hexdigest()} ".encode())
+    return found.hexdigest()
+
+
+def tables_of(folder: Path) -> list[Path]:
+    """The files of a party folder that hold its data."""
+    return sorted(each for each in folder.iterdir() if each.suffix in (".parquet", ".csv") and each.is_file())
 
 
 def _tensors(party: Party) -> Iterator[tuple[str, Tensor]]:

@@ -77,7 +77,7 @@ class Proposal:
             shares = dict(values.pop("split"))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise IsthmusError(f"refused: the server sent no study: {remedy}") from error
-        if unknown := [*(values.keys() - {*OPTIONS, "protect", "federation"}), *(shares.keys() - {*SHARES})]:
+        if unknown := [*(values.keys() - {*OPTIONS, "purpose", "protect", "federation"}), *(shares.keys() - {*SHARES})]:
             raise IsthmusError(f"refused: the server sent a study with '{min(unknown)}': {remedy}")
         data = {"name": "folder", "path": ".", **shares}
         return cls(Study.of_federation({**values, "data": data}, "study"), parties)
@@ -89,6 +89,7 @@ class Proposal:
         protection = protect.protection()
         resolved = study.resolved()
         content = {
+            **({"purpose": study.purpose} if study.purpose else {}),
             **{name: resolved[name] for name in OPTIONS},
             "split": split_shares(study),
             "protect": {**protect.model_dump(), "total": {"name": protection.name, **protection.model_dump()}},
@@ -107,6 +108,7 @@ def describe_proposal(proposal: Proposal) -> Iterator[str]:
     study, protect = proposal.study, proposal.study.protect
     total = protect.protection()
     yield f"study {proposal.hash}"
+    yield f"purpose: {study.purpose or 'none is stated'}"
     yield f"parties: {', '.join(proposal.parties)}"
     readable = "" if total.name != "none" else ": the server can read every party's part"
     yield f"totals: {total.name}{readable}; messages: {protect.exchange}; noise: {protect.noise}"
@@ -188,6 +190,10 @@ class Approvals:
             )
         return found[0]
 
+    def approved(self, study: str) -> tuple[Proposal | None, int]:
+        """Return the study with this hash, if it is kept here, and how often it is approved."""
+        return self._content(self._file(study)) if self._file(study).exists() else (None, 0)
+
     def permit(self, proposal: Proposal, limits: Limits, known: Sequence[str]) -> int:
         """Return how often the calls of a study may be answered; refuse one that nobody approved.
 
@@ -251,8 +257,7 @@ class Approvals:
         store.write_json(self._file(proposal.hash), content, private=True)
 
     def _count(self, study: str) -> int:
-        path = self._file(study)
-        return self._content(path)[1] if path.exists() else 0
+        return self.approved(study)[1]
 
     def _read_all(self) -> list[tuple[Proposal, int]]:
         paths = sorted(self.folder.glob("*.json"), key=lambda path: -path.stat().st_mtime_ns)

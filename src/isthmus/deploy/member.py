@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus import store
+from isthmus.data.fingerprint import digest_of_tables, tables_of
 from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.loading import build_party
 from isthmus.data.folder.reading import Contents, check_folder
@@ -160,18 +161,15 @@ class Member(PartySide):
     def open_record(self, plan: Message) -> RunRecord:
         sealed = {"exchange": "sealed"} if self.protect.exchange == "sealed" else {}
         protections = {**sealed, "total": self.protect.protection().name}
-        return RunRecord(self.ledger, self.index, plan, self._data_digest(), protections)
+        limits = self.limits.model_dump()
+        return RunRecord(self.ledger, self.index, plan, self._data_digest(), protections, limits)
 
     def _data_digest(self) -> str:
         """A hash of the tables in the party folder, computed again only if one of them has changed."""
-        files = sorted(each for each in self.folder.iterdir() if each.suffix in (".parquet", ".csv") and each.is_file())
-        stats = [[each.name, each.stat().st_size, each.stat().st_mtime_ns] for each in files]
+        files = [(each.name, each.stat()) for each in tables_of(self.folder)]
+        stats = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in files]
         if stats != self._data[0]:
-            found = hashlib.sha256()
-            for each in files:
-                with each.open("rb") as file:
-                    found.update(f"{each.name} {hashlib.file_digest(file, 'sha256').hexdigest()} ".encode())
-            self._data = stats, found.hexdigest()
+            self._data = stats, digest_of_tables(self.folder)
         return self._data[1]
 
     def _check_plan(self, proposal: Proposal) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from isthmus.deploy.remote import RemoteTransport
@@ -27,14 +28,16 @@ def reconcile(transport: RemoteTransport, ledger: Ledger, run: str) -> dict[str,
         try:
             if isinstance(account, str):
                 raise ValueError(account)
-            theirs = _of_party(account["totals"])
+            theirs = of_party(account["totals"])
             heads[party] = {"entries": int(account["head"]["entries"]), "hash": str(account["head"]["hash"])[:64]}
         except ValueError as error:
             lines.append(f"{run}: no account of the ledger of party '{party}' ({error})")
         except (KeyError, TypeError, AttributeError, OverflowError):
             lines.append(f"{run}: party '{party}' sent an account of its ledger that cannot be read")
         else:
-            lines += [f"{run}: party '{party}', {each}" for each in differences(_of_server(ledger, party), theirs)]
+            lines += [
+                f"{run}: party '{party}', {each}" for each in differences(of_server(ledger.rows(), party), theirs)
+            ]
     return {"differences": lines, "heads": heads}
 
 
@@ -58,17 +61,19 @@ def differences(server: Counts, party: Counts) -> list[str]:
     return lines
 
 
-def _of_server(ledger: Ledger, party: str) -> Counts:
+def of_server(rows: Iterable[Mapping[str, Any]], party: str) -> Counts:
+    """Count a party's answers in rows of the server's ledger, which may be a result folder's."""
     found: Counts = {}
-    for entry in ledger.entries:
-        if party not in entry.parties or party in entry.notes or entry.action.endswith(DELIVERY):
+    for row in rows:
+        if row["party"] != party or row["status"] != "answered" or row["action"].endswith(DELIVERY):
             continue
-        size = entry.sent[entry.parties.index(party)] if entry.protection in READABLE else -1
-        _add(found, (entry.verb, entry.action, entry.eyes), 1, size)
+        size = row["sent"] if row["protection"] in READABLE else -1
+        _add(found, (row["verb"], row["action"], row["eyes"]), 1, size)
     return found
 
 
-def _of_party(totals: Any) -> Counts:
+def of_party(totals: Any) -> Counts:
+    """Count a party's answers in the totals of its own ledger, which it may have sent."""
     found: Counts = {}
     for row in totals:
         if answers := int(row["answers"]):

@@ -45,13 +45,21 @@ class RunRecord(SumRecord):
         plan: the message with which the run begins.
         data: a hash of the party's data.
         protections: by verb, what protects its payloads.
+        limits: of the party, as they are now.
     """
 
     def __init__(
-        self, ledger: PartyLedger, index: Index, plan: Message, data: str, protections: Mapping[str, str]
+        self,
+        ledger: PartyLedger,
+        index: Index,
+        plan: Message,
+        data: str,
+        protections: Mapping[str, str],
+        limits: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.ledger, self.index, self.data, self.protections = ledger, index, data, protections
+        self.limits = dict(limits or {})
         self.run, self.stage = (printable(plan.get(key, ""), LONGEST) for key in ("run", "stage"))
         self.method, self.plan = _method_of(plan) if self.stage == "run" else (self.stage, "")
         self.head = {"study": study_digest(plan), "run": self.run, "method": self.method}
@@ -61,8 +69,9 @@ class RunRecord(SumRecord):
     # ---- lines
 
     def begun(self, parties: list[str]) -> None:
-        """Write that the run begins, over these parties as the server says."""
-        self._append("begin", parties=parties, protection=self.protections.get("total", "none"))
+        """Write that the run begins, over these parties as the server says, on which data and within which limits."""
+        site: dict[str, Any] = {"data": self.data, "limits": self.limits}
+        self._append("begin", parties=parties, protection=self.protections.get("total", "none"), **site)
 
     def answered(self, message: Message, reply: Reply, sent: int) -> None:
         """Write what is about to leave as an answer to a call."""

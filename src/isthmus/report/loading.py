@@ -46,6 +46,20 @@ class Turnout(BaseModel):
     missing: dict[str, str]
 
 
+class Head(BaseModel):
+    """How many lines a party's ledger had, and the hash of the last one."""
+
+    entries: int
+    hash: str
+
+
+class Reconciled(BaseModel):
+    """How a federation's ledger and the parties' own differ, a line each, and where theirs ended."""
+
+    differences: list[str] = []
+    heads: dict[str, Head] = {}
+
+
 class RunSummary(BaseModel):
     """One run, as `results.json` has it."""
 
@@ -63,6 +77,8 @@ class RunSummary(BaseModel):
     evaluated: str = ""
     majority_score: float | None = None
     privacy: dict[str, Any] = {}
+    groups: dict[str, list[str]] = {}
+    reconciled: Reconciled | None = None
     turnout: list[Turnout] = []
     stopped: str = ""
     under_way: bool = False
@@ -126,6 +142,8 @@ class ResultsFile(BaseModel):
     """What a reader must know first."""
     search: Search | None = None
     fingerprint: Fingerprint | None = None
+    code: dict[str, dict[str, str]] = {}
+    """By `module:Class` the source hash and the package of the study's own code."""
     cuts: list[Cut] = []
     """Empty for a federation, whose parties are not described."""
 

@@ -104,6 +104,8 @@ class Study(Options):
 
     protocol: str | None = None
     """A published protocol whose options the study starts from (isthmus protocols); what the study sets itself wins."""
+    purpose: str = ""
+    """A sentence on what the study is for; parties approve it, and the dossier states it."""
     imports: list[str] = Field(default=[], alias="import")
     """Python files to import first, with methods, encoders or data sets of your own."""
     data: dict[str, Any] = Field(default={"name": "banks"})
@@ -385,6 +387,7 @@ class Study(Options):
         partition, task = self.named_partition() if loaded is None else loaded.partition, self.named_task()
         task = task if loaded is None else loaded.task
         return {
+            **({"purpose": self.purpose} if self.purpose else {}),
             **({"import": self.imports} if self.imports else {}),
             "parties": self.parties if loaded is None else len(loaded.parties),
             "seeds": self.seeds,

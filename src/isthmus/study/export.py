@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
 """Formats, and how the names of their files end."""
 KEY = "isthmus.json"
 """Name under which a program carries the model's description: the encoding of its columns, the names of its classes."""
+DOSSIER = "isthmus.dossier"
+"""Name under which it carries the SHA-256 of the run's dossier, if one lies beside the run and is of this model."""
 DYNAMIC = torch.export.Dim.DYNAMIC
 NODES, EDGES, GRAPHS, ITEMS = 7, 11, 3, 5
 """Sizes of the example that the model is traced with; a program takes any others."""
@@ -78,7 +80,7 @@ def export_model(model: TrainedModel, path: Path | str, format: str | None = Non
     and, for whole graphs, `batch` `[nodes]`. By name follow, where the model reads them: `node_type` `[nodes]`,
     `edge_type` `[edges]`, `edge_attr` `[edges, columns]`, and of labelled edges `edge_label_index` `[2, items]` and
     `edge_label_attr` `[items, columns]`. Its output is that of `TrainedModel.outputs`. The file also carries the
-    model's description as `isthmus.json`.
+    model's description as `isthmus.json` and, if a dossier lies beside the run, its SHA-256 as `isthmus.dossier`.
     """
     if not isinstance(model, TrainedModel):
         raise IsthmusError(f"export_model: model is {model!r}: give what isthmus.load_model(RUN) returns")
@@ -91,13 +93,13 @@ def export_model(model: TrainedModel, path: Path | str, format: str | None = Non
         raise IsthmusError(f"unknown format '{format}': {did_you_mean(format, FORMATS)}")
     if model.context or model.method.unsupervised:
         raise IsthmusError(f"method '{model.method.name}' predicts with more than its module: use isthmus predict")
-    description = json.dumps(model.description)
+    about = {KEY: json.dumps(model.description), **({DOSSIER: model.dossier} if model.dossier else {})}
     with _quiet():
         program = _trace(model)
         if format == "torch":
-            store.write_with(path, lambda to: _save(program, to, description))
+            store.write_with(path, lambda to: _save(program, to, about))
         else:
-            store.write_with(path, lambda to: _save_onnx(program, to, description))
+            store.write_with(path, lambda to: _save_onnx(program, to, about))
 
 
 def _trace(model: TrainedModel) -> Any:
@@ -142,17 +144,17 @@ def _more_inputs(model: TrainedModel) -> dict[str, Tensor]:
     return more
 
 
-def _save(program: Any, path: Path, description: str) -> None:
+def _save(program: Any, path: Path, about: Mapping[str, str]) -> None:
     with path.open("wb") as file:
-        torch.export.save(program, file, extra_files={KEY: description})
+        torch.export.save(program, file, extra_files=dict(about))
 
 
-def _save_onnx(program: Any, path: Path, description: str) -> None:
+def _save_onnx(program: Any, path: Path, about: Mapping[str, str]) -> None:
     if missing := [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]:
         raise IsthmusError(f"ONNX needs the package '{missing[0]}': pip install 'isthmus[onnx]'")
     exported = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True)
     assert exported is not None
-    exported.model.metadata_props[KEY] = description
+    exported.model.metadata_props.update(about)
     exported.save(str(path))
 
 

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.data.describe import CutDescription
+from isthmus.result_files import DOSSIER
 from isthmus.study.loop import RunResult
 from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
 from isthmus.version import VERSION
 
+PAGE = Path(DOSSIER).with_suffix(".html").name
+"""The page of the run's dossier, in the folder above the card."""
 QUANTILE = 1.96
 """Of the normal distribution, for intervals of 95 %."""
 
@@ -71,6 +74,8 @@ def model_card(
         "- The figures hold for data like those of the parties. For others, test it on known labels first.",
         "- Scores are not calibrated: 0.9 does not mean that nine of ten are right.",
         "- A model gives away something of the data that it was trained on. `isthmus audit` measures how much.",
+        f"- What left whom, and under which protection, is in [the dossier of the run](../{PAGE}), once "
+        "`isthmus dossier` has made it.",
         *_limits(run, trained_for.prediction_note),
     ]
     return "\n".join(lines) + "\n"
@@ -137,18 +142,23 @@ def _data(study: Mapping[str, Any], cut: CutDescription | None) -> Iterator[str]
 
 def _metrics(run: RunResult, cut: CutDescription | None, summary: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     over = {line["metric"]: line for line in summary if line["method"] == run.method and line["seeds"] > 1}
-    items = 0 if cut is None else sum(party.test for party in cut.parties)
     for name, value in sorted(run.metrics.items(), key=lambda each: each[0] != f"test_{run.metric}"):
         if not name.startswith("test_"):
             continue
-        metric, title = name.removeprefix("test_"), metric_of(name).title
-        interval = "-"
-        if metric == "accuracy" and items and cut is not None and cut.kind == "class":
-            low, high = wilson(value, items)
-            interval = f"{low:.3f} to {high:.3f}"
+        title = metric_of(name).title
+        found = interval_of(name, value, cut)
+        interval = "-" if found is None else f"{found[0]:.3f} to {found[1]:.3f}"
         line = over.get(name)
         spread = "-" if line is None else f"{line['mean']:.3f} ± {line['std']:.3f} ({line['seeds']} seeds)"
         yield f"| {title} | {value:.3f} | {interval} | {spread} |"
+
+
+def interval_of(metric: str, value: float, cut: CutDescription | None) -> tuple[float, float] | None:
+    """The interval of a metric over the test items of a cut; only of accuracy is it known."""
+    items = 0 if cut is None else sum(party.test for party in cut.parties)
+    if metric != "test_accuracy" or not items or cut is None or cut.kind != "class":
+        return None
+    return wilson(value, items)
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:

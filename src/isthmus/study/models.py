@@ -116,11 +116,13 @@ class TrainedModel:
         task: what it predicts.
         labels: names of the classes, or of the tasks; empty if they are numbers.
         about: which model it is, where what was asked for leaves that open: a grid's chosen setting, what all share.
+        dossier: the SHA-256 of the dossier beside it, if that is of this model.
         notes: what to know of the last answer: what was unknown in its data, and for predictions, of class weights.
     """
 
     notes: Sequence[str] = ()
     about: Sequence[str] = ()
+    dossier: str = ""
 
     def __init__(
         self,
@@ -395,7 +397,22 @@ def load_model(
         owner = "" if path == shared else party or ""
         model = TrainedModel(description, weights, known, module=module, party=owner)
         model.about = [*about, *([shared_by_all(party)] if party is not None and path == shared else [])]
+        if path is not None and (folder / result_files.DOSSIER).exists():
+            model.dossier = _dossier_of(folder, path)
+            more = [] if model.dossier else [f"{folder / result_files.DOSSIER} is of another model: make it again"]
+            model.about = [*model.about, *more]
         return model
+
+
+def _dossier_of(folder: Path, weights: Path) -> str:
+    """The SHA-256 of the dossier in a folder; empty if it does not name these weights."""
+    path = folder / result_files.DOSSIER
+    with _restorable(path):
+        data = store.read(path, within=folder)
+        content = store.parse_json(data)
+    with store.expected_content(path, "make it again with isthmus dossier"):
+        named = {each["sha256"] for each in content["models"]}
+    return hashlib.sha256(data).hexdigest() if store.hash_file(weights) in named else ""
 
 
 def _search_in(folder: Path) -> result_files.Search | None:

@@ -440,6 +440,7 @@ def prepare_folder(
             "set-up.parquet",
             "places.parquet",
             "report.html",
+            *(path.name for ending in (".json", ".html", ".sig") for path in out.glob(f"dossier*{ending}")),
             store.SUMS,
             STATE,
             "weights",

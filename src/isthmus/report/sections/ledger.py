@@ -43,15 +43,15 @@ class _Row(NamedTuple):
 def section(findings: Findings, party: str = "") -> str:
     """The section's HTML: what several methods share once, and then what each has of its own; of one party if named."""
     bodies = []
-    if before := _entries(findings.set_up, party).get("set-up"):
+    if before := entries(findings.set_up, party).get("set-up"):
         rows = [_entry_row(entry, len(findings.folders), {}) for entry in before]
         bodies.append(
             _body("Before any method: the set-up", [_row_html(findings, row, {"": counts}) for row, counts in rows])
         )
     found: dict[_Row, dict[str, str]] = {}
-    entries = _entries(findings.ledger, party)
+    actions = entries(findings.ledger, party)
     for method in findings.methods:
-        for row, counts in _method_rows(findings, method, entries.get(method, [])):
+        for row, counts in _method_rows(findings, method, actions.get(method, [])):
             found.setdefault(row, {})[method] = counts
     groups: dict[tuple[str, ...], list[_Row]] = {}
     for row, counted in found.items():
@@ -71,7 +71,7 @@ def section(findings: Findings, party: str = "") -> str:
     return page.table(head, "".join(bodies), note, kind="ledger") + _failures(findings, party)
 
 
-def _method_rows(findings: Findings, method: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[_Row, str]]:
+def _method_rows(findings: Findings, method: str, actions: Sequence[Mapping[str, Any]]) -> Iterator[tuple[_Row, str]]:
     """The rows of one method, and the counts of each."""
     if findings.is_unfinished(method):
         yield _Row("", "", "Shown once a run has finished."), ""
@@ -80,10 +80,10 @@ def _method_rows(findings: Findings, method: str, entries: Sequence[Mapping[str,
     if pooled:
         text = "All data were pooled before, which the ledger does not record. Here one party holds all of them."
         yield _Row("", "", text), ""
-    elif not entries:
+    elif not actions:
         yield _Row("", "", "Nothing left any party."), ""
     runs = len(findings.finished_runs(method)) or 1
-    for entry in entries:
+    for entry in actions:
         yield _entry_row(entry, runs, findings.about[method].nouns)
     if privacy := findings.privacy(method):
         yield _Row("", "", f"What leaves follows from data in which {wording.describe_privacy(privacy)}."), ""
@@ -108,8 +108,13 @@ def _row_html(findings: Findings, row: _Row, counts: Mapping[str, str]) -> str:
     return f"<tr>{row.cells}<td colspan=4></td></tr>{said}{''.join(each)}"
 
 
-def _entries(ledger: Any, party: str) -> dict[str, list[dict[str, Any]]]:
-    """The actions of each method: how many parties answered each call, and the share of each party, or of one."""
+def entries(ledger: Any, party: str) -> dict[str, list[dict[str, Any]]]:
+    """By method its actions: how many parties answered each call, the share of each party, or of one, and the bytes.
+
+    Arguments:
+        ledger: a table of a result folder.
+        party: whose rows alone are counted; empty for all.
+    """
     import pyarrow.compute as pc
 
     own = _rows_of(ledger, party)
@@ -122,11 +127,11 @@ def _entries(ledger: Any, party: str) -> dict[str, list[dict[str, Any]]]:
     for call in calls.aggregate([("answered", "sum")]).to_pylist():
         answers.setdefault(_key(call), []).append(call["answered_sum"] or 0)
     shares = _shares(own.filter(pc.equal(own["status"], "answered")))
-    entries: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for row in rows.to_pylist():
         row |= {"answers": answers[_key(row)], "shares": shares.get(_key(row), {})}
-        entries.setdefault(row["method"], []).append(row)
-    return entries
+        found.setdefault(row["method"], []).append(row)
+    return found
 
 
 def _rows_of(ledger: Any, party: str) -> Any:
@@ -156,6 +161,17 @@ def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(row[key] for key in _KEYS)
 
 
+def summary_of(entry: Mapping[str, Any], nouns: Mapping[str, str]) -> ActionSummary:
+    """One of `entries` as the sentences need it; `nouns` are the method's."""
+    shares = dict(sorted(entry["shares"].items(), key=lambda each: wording.natural_key(each[0])))
+    fields, eyes, protection = (
+        parse_fields(entry["fields_distinct"]),
+        entry["eyes"] or "",
+        entry["protection"] or "none",
+    )
+    return ActionSummary(entry["action"] or "", eyes, protection, list(fields), entry["answers"], shares, nouns)
+
+
 def _entry_row(entry: Mapping[str, Any], runs: int, nouns: Mapping[str, str]) -> tuple[_Row, str]:
     fields = parse_fields(entry["fields_distinct"])
     listed = escape(", ".join(_grouped(fields)) or "nothing")
@@ -164,15 +180,13 @@ def _entry_row(entry: Mapping[str, Any], runs: int, nouns: Mapping[str, str]) ->
     eyes, action, protection = entry["eyes"] or "not recorded", entry["action"] or "", entry["protection"] or "none"
     counts = [f"{len(entry['answers']) / runs:.4g}", str(len(entry["party_distinct"]))]
     counts += [page.bytes_html(entry[flow] / runs) for flow in ("sent_sum", "received_sum")]
-    shares = dict(sorted(entry["shares"].items(), key=lambda each: wording.natural_key(each[0])))
-    summary = ActionSummary(action, entry["eyes"] or "", protection, list(fields), entry["answers"], shares, nouns)
     cells = (
         f"<th scope=row>{escape(action)} <small>{escape(entry['verb'] or '')}</small></th>"
         f'<td><span class="eyes {_EXPOSURE.get(eyes, "each")}">{escape(eyes)}</span> '
         f"<small>protection: {escape(protection)}</small></td><td class=fields>{listed}</td>"
     )
     numbers = "".join(f"<td class=n data-of={of}>{count}</td>" for of, count in zip(_COUNTS, counts, strict=True))
-    return _Row(action, cells, describe_action(summary)), numbers
+    return _Row(action, cells, describe_action(summary_of(entry, nouns))), numbers
 
 
 def _text_row(text: str) -> str:
