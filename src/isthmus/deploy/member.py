@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,8 @@ from isthmus.federation import wire
 from isthmus.federation.bounds import Introduced
 from isthmus.federation.site import Site
 from isthmus.methods.base import Method
-from isthmus.nn.draws import seed_of
 from isthmus.nn.weights import count_numbers
+from isthmus.privacy.random_bits import KEY, derive_key
 from isthmus.study.config import Study
 from isthmus.study.models import describe_model, write_models
 from isthmus.study.setup import check_task, extended, module_of, outline, suited
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NOISE = "noise.key"
+"""The file in a party's state with its secret for noise."""
 APPROVALS = "studies"
 """The folder in a party's state with the studies that it knows."""
 SHAPES = ("what", "to", "least", "ids", "opened")
@@ -154,7 +157,7 @@ class Member(PartySide):
         labels = tuple(own.labels or own.tasks or ())
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
         self.description = describe_model(method, encoder, task, seed, party.inputs, labels, columns)
-        self.site = method.site([party], task, module, seed=seed, noise_seed=self._noise_seed(seed))
+        self.site = method.site([party], task, module, seed=seed, noise_key=self._noise_key(seed))
         return self.site
 
     def open_record(self, plan: Message) -> RunRecord:
@@ -202,11 +205,25 @@ class Member(PartySide):
         begun.update(plan.get("totals", b""))
         self.call = begun.hexdigest()[:DIGITS]
 
-    def _noise_seed(self, seed: int) -> int:
-        """Return the seed of noise, which is equal if the study runs again: equal noise spends no further budget."""
-        if self.protect.noise == "study" or self.ring is None:
-            return seed
-        return seed_of(seed, "noise", self.ring.private_key.hex())
+    def _noise_key(self, seed: int) -> bytes | None:
+        """Return the key of noise, which is equal if the study runs again: equal noise spends no further budget.
+
+        It follows from a secret that this machine drew, and that never leaves it; None if noise follows from the seed.
+        """
+        if self.protect.noise == "study":
+            return None
+        return derive_key(self._noise_secret(), seed)
+
+    def _noise_secret(self) -> bytes:
+        """Return the party's secret for noise; the operating system draws it when it is first needed."""
+        path = self.state / NOISE
+        with self._on_disk():
+            if not path.exists():
+                store.write(path, secrets.token_bytes(KEY), private=True)
+            secret = path.read_bytes()
+        if len(secret) != KEY:
+            raise IsthmusError(f"the file '{NOISE}' in its state is damaged: delete it to draw a new secret")
+        return secret
 
     def _refresh(self) -> None:
         """Read the folder again: a study begins with its present content and limits."""

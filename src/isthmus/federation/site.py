@@ -25,6 +25,7 @@ from isthmus.nn.layerwise import infer
 from isthmus.nn.per_party import PerParty
 from isthmus.nn.stacks import Stack, dense, slice_of
 from isthmus.nn.weights import Weights
+from isthmus.privacy.random_bits import NoiseKey
 from isthmus.tasks.base import Step, Task
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Site:
         task: loss and metrics.
         module: the model before training, the same at every site.
         seed: of the run.
-        noise_seed: of noise that protects; without one, `seed`.
+        noise_key: a party's secret key for noise that protects; without one, noise follows from `seed`.
     """
 
     method: Any
@@ -76,13 +77,13 @@ class Site:
         module: nn.Module,
         *,
         seed: int = 0,
-        noise_seed: int | None = None,
+        noise_key: bytes | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.method = method
         self.task = task
         self.seed = seed
-        self.noise_seed = seed if noise_seed is None else noise_seed
+        self.noise = NoiseKey(seed if noise_key is None else noise_key)
         if not getattr(method, "typed", True):  # it may change edges, whose features would then be those of others
             parties = [party.without_edge_features() for party in parties]
         self.hosted = Cohort(tuple(parties), device or torch.device("cpu"))

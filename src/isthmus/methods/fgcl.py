@@ -7,7 +7,6 @@ from copy import copy
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.draws import Draws, seed_of
+from isthmus.nn.draws import Draws
 from isthmus.nn.encoders import ChebFixed, Readout, uses_edge_weights
 from isthmus.privacy.accounting import Account
 from isthmus.privacy.edges import NodePairs, PostProcessing
@@ -215,11 +214,10 @@ class FGCL(FedAvg):
             views: list[dict[str, Tensor]] = [{} for _ in asked]
             for view, mechanism in enumerate(self.method.mechanisms()):
                 for at, (party, number) in enumerate(zip(self.held.parties, numbers, strict=True)):
-                    whose = self.noise_seed, party.name, number, "noise", view
+                    whose = party.name, number, "noise", view
                     what = mechanism.name, *mechanism.model_dump().values(), digest(bits[at])
                     # equal or proportional noise in two releases would disclose both bits
-                    source = np.random.default_rng(seed_of(*whose, *what))
-                    released = mechanism.release(bits[at], source)  # torch's generators have 32 bits of seed
+                    released = mechanism.release(bits[at], self.noise.bits(*whose, *what))
                     views[at][str(view)] = self.method.post.apply(released, asked[at], mechanism.unbiased(released))
             self.kept["prepared"] = views
             self.invalidate()
