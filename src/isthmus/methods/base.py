@@ -23,7 +23,7 @@ from isthmus.federation.verbs import Federation, Needed
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.weights import Weights, body_weights, head_weights, initial_weights
 from isthmus.options import Registered
-from isthmus.privacy.accounting import Account
+from isthmus.privacy.account import Account
 from isthmus.tasks.base import Task
 
 Weighting = Literal["train", "size", "even"]

@@ -27,7 +27,7 @@ from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import Draws
 from isthmus.nn.encoders import ChebFixed, Readout, uses_edge_weights
-from isthmus.privacy.accounting import Account
+from isthmus.privacy.account import Account
 from isthmus.privacy.edges import NodePairs, PostProcessing
 from isthmus.privacy.mechanisms import Mechanism
 from isthmus.tasks.base import Step, Task
@@ -164,9 +164,9 @@ class FGCL(FedAvg):
 
     def spent_by(self, draws: int) -> Account:
         """The cost of drawing all views so many times."""
-        account = Account("one edge of a party's graph")
+        account = Account()
         for mechanism in self.mechanisms():
-            account.add(mechanism.cost, draws)
+            account.add("edge", mechanism.cost, draws, "a view of each graph")
         return account
 
     def calls(self, module: nn.Module) -> dict[str, int]:
