@@ -18,6 +18,7 @@ from isthmus.federation.actions import Binding, action
 from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.kept import Kept, join
 from isthmus.federation.letters import letter_problem
+from isthmus.federation.private import EVALUATE, PrivateSums
 from isthmus.federation.robust import Aggregation
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.draws import Draws, seed_of
@@ -65,6 +66,7 @@ class Site:
         module: the model before training, the same at every site.
         seed: of the run.
         noise_key: a party's secret key for noise that protects; without one, noise follows from `seed`.
+        private: hides each party's data in what it answers.
     """
 
     method: Any
@@ -78,6 +80,7 @@ class Site:
         *,
         seed: int = 0,
         noise_key: bytes | None = None,
+        private: PrivateSums | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.method = method
@@ -86,6 +89,7 @@ class Site:
         self.noise = NoiseKey(seed if noise_key is None else noise_key)
         if not getattr(method, "typed", True):  # it may change edges, whose features would then be those of others
             parties = [party.without_edge_features() for party in parties]
+        self.private, self.counted = private, dict[str, Any]()
         self.hosted = Cohort(tuple(parties), device or torch.device("cpu"))
         self.kept = Kept()
         self.answered = [0] * len(self.hosted)
@@ -269,6 +273,8 @@ class Site:
             return self.answer(command.action, command.payload, command.of)
         if command.do in ("save", "models"):
             return Reply((), state=self.save() if command.do == "save" else self.models())
+        if command.do == "counted":
+            return Reply((), state=self.counted)
         if command.do == "deliver":
             self.deliver(command.action, command.payload)
         elif command.do == "restore":
@@ -294,7 +300,7 @@ class Site:
         actions = self.actions()
         if name not in actions:
             raise IsthmusError(f"method '{self.method.name}' has no action '{name}': {did_you_mean(name, actions)}")
-        self._evaluated, self._request = [], request
+        self._evaluated, self._request, self.counted = [], request, {}
         return self._attempt(name, actions[name], request, positions)
 
     def _attempt(
@@ -324,6 +330,10 @@ class Site:
             result = function(self, request)
             if isinstance(result, Answer):
                 result = self.method.aggregation().limit(result, request)
+                if self.private is not None:
+                    result = self.private.answer(self, function.__name__, result, request)
+            elif self.private is not None and result is not None:
+                raise IsthmusError("refused: privacy does not cover messages to other parties")
             return Reply.of(self.cohort.names, Answer({}) if result is None else result)
 
     def _failed(self, at: int, name: str, error: Exception) -> Reply:
@@ -397,7 +407,9 @@ class Site:
         binding: Binding = actions[name].binding
         if isinstance(binding.contributors, str):
             binding = replace(binding, contributors=getattr(self.method, binding.contributors))
-        return replace(binding, verbs=(self.method.evaluate_by,)) if name == "evaluate" else binding
+        if name != EVALUATE:
+            return binding
+        return replace(binding, verbs=("ask" if self.private is not None else self.method.evaluate_by,))
 
 
 class Prepared(Site):

@@ -187,7 +187,7 @@ class FGCL(FedAvg):
             stack = [torch.empty(0, dtype=torch.long) for _ in self.pairs]
             self.begin(prepared=nothing, stack=stack, drawn=[1] * len(parties))
 
-        @action("ask")
+        @action("ask", silent=True)
         def protect(self, request: Payload) -> Answer:
             """Draw views of all graphs (3), and start the stack with the last graphs."""
             self._draw([1] * len(self.cohort))
