@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +16,13 @@ from torch import Tensor
 
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
-from isthmus.federation.answers import Answer, Reply, Total
+from isthmus.federation.answers import Answer, Total
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.transport import Each
 from isthmus.nn.stacks import slice_of
 from isthmus.privacy.account import Account
+from isthmus.privacy.random_bits import NoiseKey
 from isthmus.privacy.updates import PartyPlan
-
-if TYPE_CHECKING:
-    from isthmus.federation.site import Site
 
 SHARES = "shares"
 """The field of a request that says among how many parties the noise is shared."""
@@ -32,6 +30,20 @@ UPDATE = "update"
 """The field of an answer with the changes, by the paths of the numbers that change."""
 EVALUATE = "evaluate"
 """The action whose answers stay at the parties."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parties that answer side by side.
+
+    Arguments:
+        answered: by party how many actions it has answered.
+        noise: what they draw from.
+    """
+
+    names: Sequence[str]
+    answered: Sequence[int]
+    noise: NoiseKey
 
 
 @dataclass(frozen=True)
@@ -55,12 +67,8 @@ class PrivateSums:
         self.plan.least(len(asked))
         return {**request, SHARES: len(asked)}
 
-    def answer(self, site: Site, action: str, answer: Answer, request: Any) -> Answer:
+    def answer(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         """What parties send in place of an answer, side by side."""
-        if action == EVALUATE:
-            reply = Reply.of(site.cohort.names, answer)
-            site.counted |= {party: reply.payload(at) for at, party in enumerate(reply.parties)}
-            return Answer({})
         if action not in self.actions:
             if answer.fields:
                 raise IsthmusError(f"refused: privacy does not cover what it answers ({', '.join(answer.fields)})")
@@ -69,22 +77,21 @@ class PrivateSums:
         shares = request.get(SHARES)
         if type(shares) is not int or shares < 1:
             raise IsthmusError("refused: the request does not say among how many parties the noise is shared")
-        count = len(site.cohort)
-        updates = [self._update(site, at, action, fields, sent, shares) for at in range(count)]
+        updates = [self._update(asked, at, action, fields, sent, shares) for at in range(len(asked.names))]
         stacks = {path: torch.stack([update[path] for update in updates]) for path in fields}
         return Answer(wire.unflatten({f"{UPDATE}/{path}": stack for path, stack in stacks.items()}))
 
     def _update(
-        self, site: Site, at: int, action: str, fields: Mapping[str, Any], sent: Mapping[str, Any], shares: int
+        self, asked: Asked, at: int, action: str, fields: Mapping[str, Any], sent: Mapping[str, Any], shares: int
     ) -> dict[str, Tensor]:
         """The noisy update of one party: by path its changes in steps."""
         changes = {path: _change(path, slice_of(column, at), sent.get(path)) for path, column in fields.items()}
         whole = np.concatenate([change.reshape(-1).numpy() for change in changes.values()])
-        purpose: tuple[object, ...] = action, site.cohort.names[at], site.answered[site.positions[at]], shares
-        if not site.noise.repeatable:  # whatever was asked before, no other value gets this noise
+        purpose: tuple[object, ...] = action, asked.names[at], asked.answered[at], shares
+        if not asked.noise.repeatable:  # whatever was asked before, no other value gets this noise
             purpose = *purpose, repr(self.plan), whole.tobytes().hex()
-        found = self.plan.clipped(whole, site.noise.bits("rounding", *purpose))
-        found = found + self.plan.share(len(whole), shares, site.noise.bits("noise", *purpose))
+        found = self.plan.clipped(whole, asked.noise.bits("rounding", *purpose))
+        found = found + self.plan.share(len(whole), shares, asked.noise.bits("noise", *purpose))
         parts = torch.from_numpy(found).split([change.numel() for change in changes.values()])
         return {path: part.view(change.shape) for part, (path, change) in zip(parts, changes.items(), strict=True)}
 

@@ -18,7 +18,7 @@ from isthmus.federation.actions import Binding, action
 from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.kept import Kept, join
 from isthmus.federation.letters import letter_problem
-from isthmus.federation.private import EVALUATE, PrivateSums
+from isthmus.federation.private import EVALUATE, Asked, PrivateSums
 from isthmus.federation.robust import Aggregation
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.draws import Draws, seed_of
@@ -331,10 +331,21 @@ class Site:
             if isinstance(result, Answer):
                 result = self.method.aggregation().limit(result, request)
                 if self.private is not None:
-                    result = self.private.answer(self, function.__name__, result, request)
+                    result = self._hidden(self.private, function.__name__, result, request)
             elif self.private is not None and result is not None:
                 raise IsthmusError("refused: privacy does not cover messages to other parties")
             return Reply.of(self.cohort.names, Answer({}) if result is None else result)
+
+    def _hidden(self, private: PrivateSums, name: str, answer: Answer, request: Any) -> Answer:
+        """What is sent in place of an answer, so that it tells of no party more than the account says."""
+        names = self.cohort.names
+        if name != EVALUATE:
+            return private.answer(
+                name, answer, request, Asked(names, [self.answered[at] for at in self.positions], self.noise)
+            )
+        reply = Reply.of(names, answer)
+        self.counted |= {party: reply.payload(at) for at, party in enumerate(names)}
+        return Answer({})
 
     def _failed(self, at: int, name: str, error: Exception) -> Reply:
         party = self.hosted.names[at]
