@@ -74,7 +74,11 @@ def test_a_sum_without_enough_noise_is_not_read():
         TooFewAnswers, match="a sum over 1 of 3 parties has less noise than the account says, at least 2"
     ):
         private.opened("train", total, SENT, parties)
-    with pytest.raises(IsthmusError, match="asks each party for something else"):
+    assert private.least("train", {"shares": 5}) == 4  # whatever the server says, parties open no sum over fewer
+    assert private.least("evaluate", {}) == 1
+    with pytest.raises(IsthmusError, match="does not say among how many parties"):
+        private.least("train", {"shares": 0})
+    with pytest.raises(IsthmusError, match="asks parties for different things"):
         private.request("train", Each({"north": {}, "south": {}}), parties)
 
 

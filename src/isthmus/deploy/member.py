@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from isthmus.nn.weights import count_numbers
 from isthmus.privacy.random_bits import KEY, derive_key
 from isthmus.study.config import Study
 from isthmus.study.models import describe_model, write_models
+from isthmus.study.private import check_private, most_spent, private_sums
 from isthmus.study.setup import check_task, extended, module_of, outline, suited
 
 if TYPE_CHECKING:
@@ -128,14 +130,14 @@ class Member(PartySide):
         self.times = self.approvals.permit(proposal, self.limits, known)
         self.tally, self.study = self.approvals.tally(proposal), proposal.hash
         if plan["stage"] == "set-up":
-            handler = SetUpHandler(self.contents, self.key)
+            handler = SetUpHandler(self.contents, self.key, private=study.named_privacy() is not None)
             self._plan("the set-up", handler.calls(), plan)
             return handler
         if plan["stage"] != "run":
             raise IsthmusError(f"unknown stage '{plan['stage']}': use one version of isthmus at server and parties")
         method, seed = self._run_of(study, str(plan["method"]), plan["seed"])
         if self.record is not None:
-            self.record.epsilon = method.most_spent()
+            self.record.epsilon = most_spent(method, study.named_privacy())
         totals = totals_from_payload(wire.decode(plan["totals"]), len(self.contents.settings.feature_columns()))
         task = Agreement.of_party(self.contents, str(plan["kind"]), totals).task(
             study.named_task(), study.task_options()
@@ -157,7 +159,9 @@ class Member(PartySide):
         labels = tuple(own.labels or own.tasks or ())
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
         self.description = describe_model(method, encoder, task, seed, party.inputs, labels, columns)
-        self.site = method.site([party], task, module, seed=seed, noise_key=self._noise_key(seed))
+        where: dict[str, Any] = {"seed": seed, "noise_key": self._noise_key(seed)}
+        where["private"] = private_sums(study.named_privacy(), method, module)
+        self.site = method.site([party], task, module, **where)
         return self.site
 
     def open_record(self, plan: Message) -> RunRecord:
@@ -183,11 +187,13 @@ class Member(PartySide):
         same = Proposal(study.model_copy(update={"protect": self.protect}), proposal.parties)
         if same.text != proposal.text or self.norm != study.federation.norm:
             raise IsthmusError("refused: the server begins with other [protect] or [federation] than the study has")
+        check_private(study)
         self.limits.permit_protection(self.protect.protection().name)
         methods, seeds = study.method_list(), len(study.seeds)
         self.limits.permit_runs(len(methods) * seeds)
         for method in methods:
-            self.limits.permit_method(method, self.protect.noise, seeds)
+            spent = most_spent(method, study.named_privacy())
+            self.limits.permit_method(method, self.protect.noise, seeds, spent)
 
     @staticmethod
     def _run_of(study: Study, name: str, seed: Any) -> tuple[Method, int]:
@@ -204,6 +210,17 @@ class Member(PartySide):
         begun = hashlib.sha256("\n".join([*said, *_state_of(self.folder)]).encode())
         begun.update(plan.get("totals", b""))
         self.call = begun.hexdigest()[:DIGITS]
+
+    def note_answer(self) -> None:
+        """Write down the metrics of an evaluation whose counts stay here."""
+        if self.site is None or not self.site.counted:
+            return
+        counts, task = self.site.counted[self.name], self.site.task
+        found = {f"{split}_{name}": value for split, own in counts.items() for name, value in task.metrics(own).items()}
+        path = self.state / "evaluations" / f"{self.model}.jsonl"
+        with self._on_disk():
+            before = path.read_text() if path.exists() else ""
+            store.write(path, f"{before}{json.dumps(found)}\n", private=True)
 
     def _noise_key(self, seed: int) -> bytes | None:
         """Return the key of noise, which is equal if the study runs again: equal noise spends no further budget.

@@ -67,6 +67,15 @@ class PrivateSums:
         self.plan.least(len(asked))
         return {**request, SHARES: len(asked)}
 
+    def least(self, action: str, request: wire.Payload | Each) -> int:
+        """How many parties a sum needs, so that its noise is what the account says: parties open no other."""
+        if action not in self.actions:
+            return 1
+        shares = None if isinstance(request, Each) else request.get(SHARES)
+        if type(shares) is not int or shares < 1:
+            raise IsthmusError("refused: the request does not say among how many parties the noise is shared")
+        return self.plan.least(shares)
+
     def answer(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         """What parties send in place of an answer, side by side."""
         if action not in self.actions:
@@ -74,10 +83,8 @@ class PrivateSums:
                 raise IsthmusError(f"refused: privacy does not cover what it answers ({', '.join(answer.fields)})")
             return answer
         fields, sent = dict(wire.flatten(answer.fields)), dict(wire.flatten(request))
-        shares = request.get(SHARES)
-        if type(shares) is not int or shares < 1:
-            raise IsthmusError("refused: the request does not say among how many parties the noise is shared")
-        updates = [self._update(asked, at, action, fields, sent, shares) for at in range(len(asked.names))]
+        self.least(action, request)
+        updates = [self._update(asked, at, action, fields, sent, request[SHARES]) for at in range(len(asked.names))]
         stacks = {path: torch.stack([update[path] for update in updates]) for path in fields}
         return Answer(wire.unflatten({f"{UPDATE}/{path}": stack for path, stack in stacks.items()}))
 

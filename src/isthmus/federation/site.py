@@ -355,6 +355,11 @@ class Site:
             why = f"{type(error).__name__} (see the log at the party)"
         return Reply((), failures={party: f"action '{name}', {' '.join(why.split())}"})
 
+    def least(self, name: str, request: wire.Payload | Each) -> int:
+        """How many parties must be in a total of an action that was asked for so."""
+        least = self.binding(name).least
+        return least if self.private is None else max(least, self.private.least(name, request))
+
     def free(self) -> None:
         """Let go of the weights that the last action trained: another site of this process works next."""
         self.model.resize(len(self.hosted))

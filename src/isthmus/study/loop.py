@@ -332,6 +332,12 @@ class Run:
         if self.task.level == "pair" and len(self.federation.parties) > 1:
             self.federation.exchange("lend", models.request(self.federation.parties))
         counts = self._evaluate_there(models) if self.private else self.method.evaluate(self.federation, state)
+        if counts is None:  # they stay at the parties, and the last round is the result
+            self.progress |= {"models": self._saved(models), "chosen_round": state.round}
+            if self.on_round is not None and state.round > self._told:
+                self._told = int(state.round)
+                self.on_round(state.round, {})
+            return
         if isinstance(counts, Answers):
             replies = [Reply.of_one(party, answer) for party, answer in counts.items()]
             if self.method.role != "pooled":
@@ -363,9 +369,11 @@ class Run:
             self._told = int(state.round)
             self.on_round(state.round, metrics)
 
-    def _evaluate_there(self, models: Models) -> PlainTotal:
+    def _evaluate_there(self, models: Models) -> PlainTotal | None:
         """Have the parties evaluate, and keep what they count; a study with all of them at hand measures it there."""
         self.federation.ask("evaluate", models.request(self.federation.parties))
+        if not self.here:
+            return None
         replies = [Reply.of_one(party, counts) for party, counts in self.federation.counted().items()]
         self._watch(replies)
         return PlainTotal(replies, self.federation.positions)
@@ -455,7 +463,7 @@ class Run:
         self.progress["coordinates"][str(state.round)] = torch.cat([points, kinds], dim=1)
 
     def _result(self, seconds: float) -> RunResult:
-        if not self.progress["metrics"] and not self.task.unsupervised:
+        if not self.progress["metrics"] and not self.task.unsupervised and (self.here or not self.private):
             raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: no test or validation item to evaluate")
         validated = self.progress["validated"]
         task = self.task.fit_threshold(validated) if validated else self.task

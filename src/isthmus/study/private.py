@@ -39,6 +39,25 @@ def privacy_table(privacy: Privacy) -> dict[str, Any]:
     return {"unit": privacy.name, **privacy.model_dump()}
 
 
+def check_private(study: Any) -> None:
+    """Refuse protections of a federation under which noise in shares does not protect."""
+    if study.named_privacy() is None:
+        return
+    if (name := study.protect.protection().name) != "masks":
+        raise IsthmusError(
+            f"privacy: each party adds a share of the noise, which hides nothing with protect.total = '{name}': set "
+            "protect.total = 'masks'"
+        )
+    if study.protect.noise != "own":
+        raise IsthmusError("privacy: whoever knows the study's seed knows its noise: set protect.noise = 'own'")
+
+
+def most_spent(method: Method, privacy: Privacy | None) -> float | None:
+    """The most epsilon that a run spends on a unit that noise protects; None without noise."""
+    both = (method.most_spent(), None if privacy is None else privacy.epsilon)
+    return max((spent for spent in both if spent is not None), default=None)
+
+
 def adapted(method: Method, privacy: Privacy | None) -> Method:
     """The method with public values of options that would read data; one that is set to another value is refused."""
     if privacy is None:
