@@ -214,13 +214,14 @@ def noisy(member: Member) -> torch.Tensor:
 
 def test_noise_is_drawn_from_what_the_server_does_not_know(tmp_path: Path) -> None:
     views: dict[str, torch.Tensor] = {}
-    for noise, name in (("own", "s"), ("own", "t"), ("study", "u")):
+    for noise, name, state in (("own", "s", "s"), ("own", "t", "s"), ("study", "u", "u"), ("own", "v", "v")):
         study = at_folders(study_of("fgcl", protect={"noise": noise}), tmp_path / name / "data")
-        members = members_of(tmp_path / name / "data", tmp_path / name / "parties", study)
+        members = members_of(tmp_path / name / "data", tmp_path / state / "parties", study)
         coordinate(study, ByHand(members), name, tmp_path / name / "server")
         views[name] = noisy(members["party-0"])
     assert torch.equal(views["s"], views["t"])  # the same study spends nothing twice
     assert not torch.equal(views["s"], views["u"])
+    assert not torch.equal(views["s"], views["v"])  # each machine draws a key of its own
 
 
 def test_a_party_that_limits_epsilon_wants_noise_of_its_own(tmp_path: Path) -> None:

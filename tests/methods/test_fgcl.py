@@ -389,7 +389,8 @@ def test_results_report_and_terminal_say_what_was_spent(tmp_path):
     told = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
     assert [run.get("privacy", {}).get("basic") for run in told[:2]] == [None, None]
     assert told[2]["privacy"]["basic"] == {"epsilon": 2.0, "delta": 0.0}
-    assert privacy_lines(results) == ["fgcl: noise hides one edge of a party's graph with epsilon = 2"]
+    said = "noise hides one edge of a party's graph with epsilon = 2: a guess of 50 % becomes 88.1 % at most"
+    assert privacy_lines(results) == [f"fgcl: {said}"]
     page = write_report([tmp_path / "out"], None).read_text()
     assert page.count("with epsilon = 2") == 1
 

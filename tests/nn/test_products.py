@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -19,6 +18,7 @@ from isthmus.nn.products import (
 )
 from isthmus.privacy.edges import NodePairs
 from isthmus.privacy.mechanisms import Laplace
+from isthmus.privacy.random_bits import SeededBits
 
 SIZES = (3, 0, 5, 1)
 
@@ -249,7 +249,7 @@ def test_negative_weights_are_normalised_by_absolute_degrees(self_loops, improve
 def test_models_read_edges_with_any_noise(encoder, epsilon):
     pairs = NodePairs.of_graphs([7, 1, 30])
     bits = (torch.rand(len(pairs), generator=torch.Generator().manual_seed(0)) < 0.1).float()
-    noisy = Laplace(epsilon=epsilon).release(bits, np.random.default_rng(1))
+    noisy = Laplace(epsilon=epsilon).release(bits, SeededBits(1))
     edge_index, weight = pairs.graph(noisy)
     module = Encoder.named(encoder)(hidden=8, dropout=0.0).build(4, 3, "node")
     model = per_party(module, parties=1)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.privacy.accounting import Account, PrivacyCost, compose_advanced, compose_basic
+from isthmus.privacy.accounting import PrivacyCost, compose_advanced, compose_basic
 
 budgets = st.lists(st.floats(0.001, 5), min_size=1, max_size=30)
 
@@ -24,16 +24,3 @@ def test_many_small_releases_cost_like_a_root():
 
 def test_one_release_costs_itself():
     assert compose_advanced([PrivacyCost(2.0, 1e-6)], 1e-5) == PrivacyCost(2.0, 1e-6)
-
-
-def test_an_account_counts_what_was_released():
-    account = Account("one edge of one graph")
-    account.add(PrivacyCost(1.0))
-    account.add(PrivacyCost(0.5), 3)
-    account.add(PrivacyCost(9.0), 0)
-    assert account.cost() == PrivacyCost(2.5)
-    saved = account.to_dict()
-    assert saved["unit"] == "one edge of one graph"
-    assert [(each["epsilon"], each["times"]) for each in saved["releases"]] == [(1.0, 1), (0.5, 3)]
-    assert saved["basic"] == {"epsilon": 2.5, "delta": 0.0}
-    assert Account("x").cost() == Account("x").cost(1e-5) == PrivacyCost(0.0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from isthmus.errors import IsthmusError
 from isthmus.privacy.edges import NodePairs, PostProcessing
 from isthmus.privacy.mechanisms import Laplace, RandomizedResponse
+from isthmus.privacy.random_bits import SeededBits
 
 sizes_of = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 
@@ -88,7 +89,7 @@ def test_a_graph_keeps_about_as_many_edges_as_it_has(mechanism):
     bits = pairs.bits(
         torch.tensor([[12 * g + i for g in range(400) for i in range(11)]] * 2) + torch.tensor([[0], [1]])
     )
-    values = mechanism.release(bits, np.random.default_rng(0))
+    values = mechanism.release(bits, SeededBits(0))
     plain = PostProcessing(threshold=0.5).apply(values, pairs)
     kept = PostProcessing(threshold=0.5, keep="edges").apply(values, pairs, mechanism.unbiased(values))
     assert plain.sum() / 400 > 18, "most of what is released as an edge is none"
@@ -103,7 +104,7 @@ def test_a_graph_keeps_about_as_many_edges_as_it_has(mechanism):
 def test_kept_edges_are_the_largest_values_as_many_as_estimated(sizes, seed):
     """Graph by graph, as written out: the estimated number of edges, then the largest values one after another."""
     pairs, mechanism = NodePairs.of_graphs(sizes), Laplace(epsilon=1.0)
-    values = mechanism.release(torch.zeros(len(pairs)), np.random.default_rng(seed))
+    values = mechanism.release(torch.zeros(len(pairs)), SeededBits(seed))
     values = values + (torch.rand(len(pairs), generator=torch.Generator().manual_seed(seed)) < 0.3)
     kept = PostProcessing(threshold=0.0, keep="edges").apply(values, pairs, mechanism.unbiased(values))
     for part, left in zip(values.split(pairs.counts), kept.split(pairs.counts), strict=True):

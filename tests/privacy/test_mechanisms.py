@@ -2,19 +2,19 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest, laplace, norm
 
-from isthmus.privacy.mechanisms import Gaussian, Laplace, Mechanism, RandomizedResponse, gaussian_delta
+from isthmus.privacy.mechanisms import GRID, WIDER, Gaussian, Laplace, Mechanism, RandomizedResponse, gaussian_delta
+from isthmus.privacy.random_bits import SeededBits
 
 MANY = 400_000
 EPSILONS = (0.01, 0.1, 1.0, 3.0, 100.0)
 
 
 def released(mechanism, bit, seed=0, count=MANY):
-    return mechanism.release(torch.full((count,), float(bit), dtype=torch.float64), np.random.default_rng(seed))
+    return mechanism.release(torch.full((count,), float(bit), dtype=torch.float64), SeededBits(seed))
 
 
 def log_odds(mechanism, edges):
@@ -69,7 +69,7 @@ def test_it_takes_less_than_the_classic_bound():
 def test_every_bit_has_noise_of_its_own_that_the_generator_decides(name):
     mechanism = Mechanism.named(name)(epsilon=0.5)
     bits = torch.zeros(1000)
-    one, again, other = (mechanism.release(bits, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    one, again, other = (mechanism.release(bits, SeededBits(seed)) for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert one.dtype == bits.dtype
@@ -87,7 +87,7 @@ def test_the_last_digits_tell_nothing(name, epsilon, dtype):
     """Sums with floating point noise have digits near 0 that no sum with a 1 has (Mironov 2012)."""
     mechanism, found = Mechanism.named(name)(epsilon=epsilon), []
     for bit in (0, 1):
-        values = mechanism.release(torch.full((MANY,), float(bit), dtype=dtype), np.random.default_rng(bit)).double()
+        values = mechanism.release(torch.full((MANY,), float(bit), dtype=dtype), SeededBits(bit)).double()
         small = values[values.abs() < 0.5]
         found.append((small * 2**24 != (small * 2**24).round()).double().mean())
     assert found == [0.0, 0.0]
@@ -97,12 +97,24 @@ def test_extreme_budgets_are_released():
     bits = torch.ones(10)
     for epsilon in (1e-6, 1e6):
         for name in ("laplace", "gaussian", "randomized-response"):
-            assert Mechanism.named(name)(epsilon=epsilon).release(bits, np.random.default_rng(0)).isfinite().all()
+            assert Mechanism.named(name)(epsilon=epsilon).release(bits, SeededBits(0)).isfinite().all()
 
 
 @pytest.mark.parametrize("kind", [Laplace, Gaussian, RandomizedResponse], ids=lambda one: one.name)
 def test_unbiased_estimates_have_the_bits_as_expectations(kind):
     mechanism = kind(epsilon=1.0)
     for bit in (0.0, 1.0):
-        values = mechanism.release(torch.full((200_000,), bit), np.random.default_rng(int(bit)))
+        values = mechanism.release(torch.full((200_000,), bit), SeededBits(int(bit)))
         assert float(mechanism.unbiased(values).mean()) == pytest.approx(bit, abs=0.05)
+
+
+@pytest.mark.parametrize("epsilon", [10.0, 1e3, 1e6])
+@pytest.mark.parametrize("delta", [1e-8, 1e-3])
+def test_the_discrete_gaussian_keeps_the_delta_of_the_continuous_one(epsilon, delta):
+    """Its delta, added up over the grid, from where the event begins that is likelier than epsilon allows."""
+    steps = Gaussian(epsilon=epsilon, delta=delta).sigma * WIDER * GRID
+    edge = math.ceil(steps**2 * epsilon / GRID + GRID / 2)
+    x = torch.arange(edge, edge + round(9 * steps) + 1, dtype=torch.float64)
+    density = torch.exp(-(((x - GRID) / steps) ** 2) / 2) / (steps * math.sqrt(2 * math.pi))
+    excess = -torch.expm1(epsilon - (2 * x * GRID - GRID**2) / (2 * steps**2))
+    assert 0.98 * delta < float((density * excess).sum()) <= delta

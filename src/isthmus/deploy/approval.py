@@ -77,7 +77,8 @@ class Proposal:
             shares = dict(values.pop("split"))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise IsthmusError(f"refused: the server sent no study: {remedy}") from error
-        if unknown := [*(values.keys() - {*OPTIONS, "purpose", "protect", "federation"}), *(shares.keys() - {*SHARES})]:
+        known = {*OPTIONS, "purpose", "privacy", "protect", "federation"}
+        if unknown := [*(values.keys() - known), *(shares.keys() - {*SHARES})]:
             raise IsthmusError(f"refused: the server sent a study with '{min(unknown)}': {remedy}")
         data = {"name": "folder", "path": ".", **shares}
         return cls(Study.of_federation({**values, "data": data}, "study"), parties)
@@ -90,7 +91,7 @@ class Proposal:
         resolved = study.resolved()
         content = {
             **({"purpose": study.purpose} if study.purpose else {}),
-            **{name: resolved[name] for name in OPTIONS},
+            **{name: resolved[name] for name in (*OPTIONS, "privacy") if name in resolved},
             "split": split_shares(study),
             "protect": {**protect.model_dump(), "total": {"name": protection.name, **protection.model_dump()}},
             "federation": study.federation.model_dump(),
@@ -119,15 +120,18 @@ def describe_proposal(proposal: Proposal) -> Iterator[str]:
         yield f"method {method.name}: {_assignments(method.model_dump())}"
         if (on_nodes := suited(method, study.encoder(), "node")) != method:
             yield f"  no rate and no task named: {_rates(on_nodes)} if parties hold nodes, {PLAIN_LR:g} if graphs"
-        spent = method.most_spent()
-        if spent is not None:
-            yield f"  spends epsilon {spent:g} in each run on what its noise protects"
+        if (own := method.most_spent()) is not None:
+            yield f"  spends epsilon {own:g} in each run on what its noise protects"
+        if (privacy := study.named_privacy()) is not None:
+            each = f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g}"
+            yield f"  spends {each} in each run on the unit '{privacy.name}'"
         actions = method.site_type().actions()
         module = outline(method, study.encoder(), SMALLEST, task)
         yield f"  a model of {count_numbers(module):,} numbers, if there were one feature and two classes"
         for action, times in method.calls(module).items():
             binding = actions[action].binding
-            verbs = (method.evaluate_by,) if action == "evaluate" else binding.verbs
+            evaluates = method.evaluate_by if study.named_privacy() is None else "ask"
+            verbs = (evaluates,) if action == "evaluate" else binding.verbs
             what = " or ".join(READERS[verb, binding.to] for verb in verbs)
             if times and action != "lend":  # which needs pairs, that no federation has
                 yield f"  {action}: at most {times:,} times in a run; {what}"

@@ -20,6 +20,7 @@ from isthmus.methods.base import Method
 from isthmus.study.config import Study
 from isthmus.study.loop import Run, RunResult
 from isthmus.study.models import describe_model
+from isthmus.study.private import check_private
 from isthmus.study.run import Watcher, run_methods
 from isthmus.study.setup import check_task, module_of, suited
 
@@ -48,6 +49,7 @@ def check_federation(study: Study) -> None:
         if method.role == "pooled":
             raise IsthmusError(f"method '{method.name}' needs all data in one place: leave it out of a federation")
         method.aggregation().permit(study.protect.protection().name)
+    check_private(study)
     split_shares(study)
 
 
@@ -101,6 +103,7 @@ def coordinate(
                 method, study.encoder(), task, seed, agreement.inputs, agreement.labels, agreement.encoding()
             )
             where: dict[str, Any] = {"seed": seed, "save_every": save_every, "transport": transport, **options}
+            where["privacy"] = study.named_privacy()
             run = Run(method, (), task, module, description=about, features=agreement.features, **where)
             begun(run.federation, transport)
             result = run.go()

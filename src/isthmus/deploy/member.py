@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +28,11 @@ from isthmus.federation import wire
 from isthmus.federation.bounds import Introduced
 from isthmus.federation.site import Site
 from isthmus.methods.base import Method
-from isthmus.nn.draws import seed_of
 from isthmus.nn.weights import count_numbers
+from isthmus.privacy.random_bits import KEY, derive_key
 from isthmus.study.config import Study
 from isthmus.study.models import describe_model, write_models
+from isthmus.study.private import check_private, most_spent, private_sums
 from isthmus.study.setup import check_task, extended, module_of, outline, suited
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NOISE = "noise.key"
+"""The file in a party's state with its secret for noise."""
 APPROVALS = "studies"
 """The folder in a party's state with the studies that it knows."""
 SHAPES = ("what", "to", "least", "ids", "opened")
@@ -126,14 +131,14 @@ class Member(PartySide):
         self.times = self.approvals.permit(proposal, self.limits, known)
         self.tally, self.study = self.approvals.tally(proposal), proposal.hash
         if plan["stage"] == "set-up":
-            handler = SetUpHandler(self.contents, self.key)
+            handler = SetUpHandler(self.contents, self.key, private=study.named_privacy() is not None)
             self._plan("the set-up", handler.calls(), plan)
             return handler
         if plan["stage"] != "run":
             raise IsthmusError(f"unknown stage '{plan['stage']}': use one version of isthmus at server and parties")
         method, seed = self._run_of(study, str(plan["method"]), plan["seed"])
         if self.record is not None:
-            self.record.epsilon = method.most_spent()
+            self.record.epsilon = most_spent(method, study.named_privacy())
         totals = totals_from_payload(wire.decode(plan["totals"]), len(self.contents.settings.feature_columns()))
         task = Agreement.of_party(self.contents, str(plan["kind"]), totals).task(
             study.named_task(), study.task_options()
@@ -155,7 +160,9 @@ class Member(PartySide):
         labels = tuple(own.labels or own.tasks or ())
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
         self.description = describe_model(method, encoder, task, seed, party.inputs, labels, columns)
-        self.site = method.site([party], task, module, seed=seed, noise_seed=self._noise_seed(seed))
+        where: dict[str, Any] = {"seed": seed, "noise_key": self._noise_key(seed)}
+        where["private"] = private_sums(study.named_privacy(), method, module)
+        self.site = method.site([party], task, module, **where)
         return self.site
 
     def open_record(self, plan: Message) -> RunRecord:
@@ -178,11 +185,13 @@ class Member(PartySide):
         same = Proposal(study.model_copy(update={"protect": self.protect}), proposal.parties)
         if same.text != proposal.text or self.norm != study.federation.norm:
             raise IsthmusError("refused: the server begins with other [protect] or [federation] than the study has")
+        check_private(study)
         self.limits.permit_protection(self.protect.protection().name)
         methods, seeds = study.method_list(), len(study.seeds)
         self.limits.permit_runs(len(methods) * seeds)
         for method in methods:
-            self.limits.permit_method(method, self.protect.noise, seeds)
+            spent = most_spent(method, study.named_privacy())
+            self.limits.permit_method(method, self.protect.noise, seeds, spent)
 
     @staticmethod
     def _run_of(study: Study, name: str, seed: Any) -> tuple[Method, int]:
@@ -200,11 +209,36 @@ class Member(PartySide):
         begun.update(plan.get("totals", b""))
         self.call = begun.hexdigest()[:DIGITS]
 
-    def _noise_seed(self, seed: int) -> int:
-        """Return the seed of noise, which is equal if the study runs again: equal noise spends no further budget."""
-        if self.protect.noise == "study" or self.ring is None:
-            return seed
-        return seed_of(seed, "noise", self.ring.private_key.hex())
+    def note_answer(self) -> None:
+        """Write down the metrics of an evaluation whose counts stay here."""
+        if self.site is None or not self.site.counted:
+            return
+        counts, task = self.site.counted[self.name], self.site.task
+        found = {f"{split}_{name}": value for split, own in counts.items() for name, value in task.metrics(own).items()}
+        path = self.state / "evaluations" / f"{self.model}.jsonl"
+        with self._on_disk():
+            before = path.read_text() if path.exists() else ""
+            store.write(path, f"{before}{json.dumps(found)}\n", private=True)
+
+    def _noise_key(self, seed: int) -> bytes | None:
+        """Return the key of noise, which is equal if the study runs again: equal noise spends no further budget.
+
+        It follows from a secret that this machine drew, and that never leaves it; None if noise follows from the seed.
+        """
+        if self.protect.noise == "study":
+            return None
+        return derive_key(self._noise_secret(), seed)
+
+    def _noise_secret(self) -> bytes:
+        """Return the party's secret for noise; the operating system draws it when it is first needed."""
+        path = self.state / NOISE
+        with self._on_disk():
+            if not path.exists():
+                store.write(path, secrets.token_bytes(KEY), private=True)
+            secret = path.read_bytes()
+        if len(secret) != KEY:
+            raise IsthmusError(f"the file '{NOISE}' in its state is damaged: delete it to draw a new secret")
+        return secret
 
     def _refresh(self) -> None:
         """Read the folder again: a study begins with its present content and limits."""

@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,6 +37,8 @@ class ActionHandler(Protocol):
     """Answers actions at a party: a method's `Site`, or `Introduction` during set-up."""
 
     def binding(self, name: str) -> Binding: ...
+
+    def least(self, name: str, request: wire.Payload | Each) -> int: ...
 
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply: ...
 
@@ -82,6 +85,10 @@ class PartySide(ABC):
 
     def note_delivery(self, action: str, mail: Mapping[str, Any]) -> None:
         """Take into account that this is about to be delivered, as it was opened."""
+        return
+
+    def note_answer(self) -> None:
+        """Write down what an answer left at the party."""
         return
 
     @abstractmethod
@@ -149,7 +156,9 @@ class PartySide(ABC):
             raise IsthmusError(f"party '{self.name}' has not begun this run")
         if do == "call":
             self.check_call(message)
-            return self._answer(self.handler, message)
+            answer = self._answer(self.handler, message)
+            self.note_answer()
+            return answer
         if do == "restore":
             saved = self._saved_state(str(message["mark"]))
             self.handler.restore(saved)
@@ -226,6 +235,7 @@ class PartySide(ABC):
         request = open_request(message["request"], self.limit)
         if message["verb"] == "total" and self.guard is not None and "shield" not in message:
             raise IsthmusError(f"refused: totals of this run are protected, action '{action}' is not")
+        binding = replace(binding, least=max(binding.least, handler.least(action, request)))
         reply = handler.answer(action, request, (self.name,))
         if bool(reply.letters) != (message["verb"] == "exchange") and reply.parties:
             raise IsthmusError(f"refused: action '{action}' is not answered by '{message['verb']}'")

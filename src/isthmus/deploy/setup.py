@@ -48,6 +48,9 @@ SET_UP: dict[str, Verb] = {
 COLUMN_STEPS = ("values",)
 """Those that are called once for each column of their kind; the others are called once."""
 
+ONE = Introduced(1, 1, 1)
+"""What each party introduces in a private federation, where all count the same."""
+
 Step = Literal["first", "second"]
 STEPS: tuple[Step, ...] = ("first", "second")
 """The sums of columns, in order: the second ones need the first."""
@@ -172,10 +175,11 @@ class SetUpHandler:
     Arguments:
         contents: the contents of the party's files.
         key: the key that the parties share.
+        private: nothing that follows from the rows leaves: no sizes, and no sums of columns.
     """
 
-    def __init__(self, contents: Contents, key: bytes | None = None) -> None:
-        self.contents = contents
+    def __init__(self, contents: Contents, key: bytes | None = None, *, private: bool = False) -> None:
+        self.contents, self.private = contents, private
         self.key = key
         self.columns = contents.settings.feature_columns()
         self.answered = [0]
@@ -190,7 +194,17 @@ class SetUpHandler:
             raise IsthmusError(f"the set-up has no step '{name}': use one version of isthmus at server and parties")
         return Binding((SET_UP[name],))
 
+    def least(self, name: str, request: wire.Payload | Each) -> int:
+        return 1
+
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply:
+        if self.private and name in ("values", *STEPS):
+            step: Any = name
+            summed = [key for key, column in self.columns.items() if column.has_keyed_totals or column.has_totals(step)]
+            raise IsthmusError(
+                f"refused: column '{summed[0]}' is encoded by sums over rows of all parties, which no noise covers: "
+                "give it in party.toml an encoding without them"
+            )
         actions: dict[str, Callable[[wire.Payload], dict[str, Any]]] = {
             "introduce": self._introduce, "values": self._values, "first": self._first, "second": self._second,
             "encode": self._encode,
@@ -219,6 +233,7 @@ class SetUpHandler:
     def _introduce(self, request: wire.Payload) -> dict[str, Any]:
         settings = {**self.contents.settings.common, "hashed": self.contents.hashed}
         kind, size = _label_kind(self.contents.y), introduced_of(self.contents)
+        size = ONE if self.private else size  # how much a party holds is a release
         return {
             "agreed": json.dumps(settings),
             "kind": kind,

@@ -24,6 +24,7 @@ class Binding:
         to: who reads a total of it.
         least: parties of a total, at least.
         contributors: parties that must contribute to a total, or to a row of it: a number, or an option of the method.
+        silent: its answers are empty; a party of a private study sends no others.
         protected: its answers are for parties only: a total is masked or encrypted, messages are sealed.
         bounds: fields of its answers that are not negative; by field the number introduced in the set-up that none of
             its counts may exceed, or None for real numbers. The server of a federation checks them.
@@ -37,6 +38,7 @@ class Binding:
     contributors: int | str = 1
     bounds: Mapping[str, Held | None] = field(default_factory=dict)
     form: DueForm | None = None
+    silent: bool = False
 
     def permit(self, action: str, verb: str, to: str) -> None:
         """Refuse a call by another verb, or for other eyes."""
@@ -62,6 +64,7 @@ def action(
     contributors: int | str = 1,
     bounds: Mapping[str, Held | None] | None = None,
     form: DueForm | None = None,
+    silent: bool = False,
 ) -> Callable[[Action], Action]:
     """Mark a method of a `Site` as something a server may ask for, in the way that `Binding` says.
 
@@ -76,7 +79,7 @@ def action(
             raise IsthmusError(f'action {name!r}: say by which verb it is called, as in @action("total")')
 
     def mark(function: Action) -> Action:
-        function.__dict__["binding"] = Binding(verbs, to, least, protected, contributors, bounds or {}, form)
+        function.__dict__["binding"] = Binding(verbs, to, least, protected, contributors, bounds or {}, form, silent)
         return function
 
     return mark

@@ -18,6 +18,7 @@ from isthmus.federation.actions import Binding, action
 from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.kept import Kept, join
 from isthmus.federation.letters import letter_problem
+from isthmus.federation.private import EVALUATE, Asked, PrivateSums
 from isthmus.federation.robust import Aggregation
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.draws import Draws, seed_of
@@ -26,6 +27,7 @@ from isthmus.nn.per_party import PerParty
 from isthmus.nn.stacks import Stack, dense, slice_of
 from isthmus.nn.weights import Weights
 from isthmus.own_code import where_raised
+from isthmus.privacy.random_bits import NoiseKey
 from isthmus.tasks.base import Step, Task
 
 log = logging.getLogger(__name__)
@@ -64,7 +66,8 @@ class Site:
         task: loss and metrics.
         module: the model before training, the same at every site.
         seed: of the run.
-        noise_seed: of noise that protects; without one, `seed`.
+        noise_key: a party's secret key for noise that protects; without one, noise follows from `seed`.
+        private: hides each party's data in what it answers.
     """
 
     method: Any
@@ -77,15 +80,17 @@ class Site:
         module: nn.Module,
         *,
         seed: int = 0,
-        noise_seed: int | None = None,
+        noise_key: bytes | None = None,
+        private: PrivateSums | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.method = method
         self.task = task
         self.seed = seed
-        self.noise_seed = seed if noise_seed is None else noise_seed
+        self.noise = NoiseKey(seed if noise_key is None else noise_key)
         if not getattr(method, "typed", True):  # it may change edges, whose features would then be those of others
             parties = [party.without_edge_features() for party in parties]
+        self.private, self.counted = private, dict[str, Any]()
         self.hosted = Cohort(tuple(parties), device or torch.device("cpu"))
         self.kept = Kept()
         self.answered = [0] * len(self.hosted)
@@ -269,6 +274,8 @@ class Site:
             return self.answer(command.action, command.payload, command.of)
         if command.do in ("save", "models"):
             return Reply((), state=self.save() if command.do == "save" else self.models())
+        if command.do == "counted":
+            return Reply((), state=self.counted)
         if command.do == "deliver":
             self.deliver(command.action, command.payload)
         elif command.do == "restore":
@@ -294,7 +301,7 @@ class Site:
         actions = self.actions()
         if name not in actions:
             raise IsthmusError(f"method '{self.method.name}' has no action '{name}': {did_you_mean(name, actions)}")
-        self._evaluated, self._request = [], request
+        self._evaluated, self._request, self.counted = [], request, {}
         return self._attempt(name, actions[name], request, positions)
 
     def _attempt(
@@ -324,7 +331,22 @@ class Site:
             result = function(self, request)
             if isinstance(result, Answer):
                 result = self.method.aggregation().limit(result, request)
+                if self.private is not None:
+                    result = self._hidden(self.private, function.__name__, result, request)
+            elif self.private is not None and result is not None:
+                raise IsthmusError("refused: privacy does not cover messages to other parties")
             return Reply.of(self.cohort.names, Answer({}) if result is None else result)
+
+    def _hidden(self, private: PrivateSums, name: str, answer: Answer, request: Any) -> Answer:
+        """What is sent in place of an answer, so that it tells of no party more than the account says."""
+        names = self.cohort.names
+        if name != EVALUATE:
+            return private.answer(
+                name, answer, request, Asked(names, [self.answered[at] for at in self.positions], self.noise)
+            )
+        reply = Reply.of(names, answer)
+        self.counted |= {party: reply.payload(at) for at, party in enumerate(names)}
+        return Answer({})
 
     def _failed(self, at: int, name: str, error: Exception) -> Reply:
         party = self.hosted.names[at]
@@ -336,6 +358,11 @@ class Site:
             log.debug("party '%s', action '%s'", party, name, exc_info=error)
             why = f"{type(error).__name__} (see the log at the party)"
         return Reply((), failures={party: f"action '{name}', {' '.join(why.split())}"})
+
+    def least(self, name: str, request: wire.Payload | Each) -> int:
+        """How many parties must be in a total of an action that was asked for so."""
+        least = self.binding(name).least
+        return least if self.private is None else max(least, self.private.least(name, request))
 
     def free(self) -> None:
         """Let go of the weights that the last action trained: another site of this process works next."""
@@ -400,7 +427,9 @@ class Site:
         binding: Binding = actions[name].binding
         if isinstance(binding.contributors, str):
             binding = replace(binding, contributors=getattr(self.method, binding.contributors))
-        return replace(binding, verbs=(self.method.evaluate_by,)) if name == "evaluate" else binding
+        if name != EVALUATE:
+            return binding
+        return replace(binding, verbs=("ask" if self.private is not None else self.method.evaluate_by,))
 
 
 class Prepared(Site):

@@ -36,7 +36,8 @@ class Command:
 
     Arguments:
         do: answer an action; take what other parties, or a total, deliver to them; save or restore their state; or
-            hand every party the model that it evaluated last (replies carry it where the sites are on this machine).
+            hand every party the model that it evaluated last (replies carry it where the sites are on this machine);
+            or give the counts of an evaluation that stay at the parties, to a study that measures them.
         of: the parties concerned.
         among: all parties concerned, if these are only some of them: others are reached in another way.
         action, verb: of an answer; of a delivery the action that it belongs to.
@@ -47,7 +48,7 @@ class Command:
         same_form: fields of the request that come back must have the same shapes and types.
     """
 
-    do: Literal["answer", "deliver", "save", "restore", "models"]
+    do: Literal["answer", "deliver", "save", "restore", "models", "counted"]
     of: tuple[str, ...]
     action: str = ""
     verb: Verb | None = None

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import torch
 
@@ -17,6 +17,7 @@ from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Re
 from isthmus.federation.bounds import Held, Introduced, answer_problem, count_problem, ids_problem
 from isthmus.federation.checks import check_reply, count_rows, leave_out, size_problems, sum_problem
 from isthmus.federation.ledger import DELIVERY, Entry, Eyes, Ledger, Verb
+from isthmus.federation.private import PrivateSums
 from isthmus.federation.robust import Aggregation, Comparison, Mean, stack_returned
 from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import AnswerCheck, Command, Each, Request, To, TotalRequest, Transport
@@ -48,6 +49,7 @@ class Federation:
             check are bounded by what was sent, or by the answers of the other parties.
         aggregation: how means of what parties trained are made.
         tell_round: tell parties the round with every request (`Site.round`).
+        private: makes means of sums of updates with noise.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Federation:
         bounds: Mapping[str, Mapping[str, Held | None]] | None = None,
         aggregation: Aggregation | None = None,
         tell_round: bool = False,
+        private: PrivateSums | None = None,
     ) -> None:
         self.aggregation = aggregation or Mean()
         self.aggregation.permit("none" if transport.sums is None else transport.protections.get("total", "masks"))
@@ -71,7 +74,7 @@ class Federation:
         self.positions = positions_of(self.parties)
         self.ledger = Ledger()
         self.seed, self.quorum, self.everyone = seed, quorum, everyone
-        self.tell_round = tell_round
+        self.tell_round, self.private = tell_round, private
         self.clock, self.watch, self.checks, self.bounds = clock, watch or {}, dict(checks or {}), bounds or {}
 
     def sample(self, fraction: float, *purpose: object) -> tuple[str, ...]:
@@ -135,6 +138,11 @@ class Federation:
                 the receipt says why.
         """
         asked, request = self._check(action, request, of)
+        private = self.private if self.private is not None and action in self.private.actions else None
+        if private is not None:
+            if to != "server" or rows is not None:
+                raise IsthmusError(f"privacy: action '{action}' makes no sum over all for the server")
+            request = private.request(action, request, asked)
         eyes: Eyes = "server sees the sum" if to == "server" else "parties see the sum"
         if coefficients is not None:
             self._check_coefficients(action, coefficients, to, rows)
@@ -146,7 +154,11 @@ class Federation:
                 return why or ("" if action in self.checks else sum_problem(total, request, self.transport.norm))
 
             wanted = TotalRequest(action, request, asked, to, rows, min_contributors, self.needed(asked), check)
-            return self._closed_total(self.transport.sums.total(wanted), wanted, eyes)
+            if private is not None:  # a sum with noise is opened once
+                least = max(wanted.quorum, private.plan.least(len(asked)))
+                wanted = replace(wanted, quorum=least, check=TotalRequest.check)
+            closed = self._closed_total(self.transport.sums.total(wanted), wanted, eyes)
+            return closed if private is None else private.opened(action, cast(Total, closed), request, asked)
         rule = self.aggregation
         sum_only = to == "server" and rows is None and action not in self.watch and not isinstance(rule, Comparison)
         command = Command("answer", asked, action, "total", request, sum_only, same_form=to == "server", to=to)
@@ -162,6 +174,8 @@ class Federation:
             parcels, refused = _weighted_sums(replies, self.positions, coefficients, min_contributors)
             return self._deliver(action, parcels, {}, _failures(replies) | refused)
         total = PlainTotal(replies, self.positions, rows, min_contributors)
+        if private is not None:
+            return private.opened(action, total, request, asked)
         if total.opened is not None and len(total.opened) and not bool(total.opened.any()):
             log.warning("round %d, %s: no row has %d contributors", self.clock(), action, min_contributors)
         if to == "server":
@@ -237,11 +251,15 @@ class Federation:
         """
         return self._states("models", payload=threshold)
 
-    def _states(self, do: Literal["save", "models"], **what: Any) -> dict[str, Any]:
+    def counted(self) -> dict[str, Any]:
+        """Return by party the counts of its evaluation, which stay there, for a study with all sites at hand."""
+        return self._states("counted")
+
+    def _states(self, do: Literal["save", "models", "counted"], **what: Any) -> dict[str, Any]:
         found = {party: state for reply in self._send(do, **what) for party, state in reply.state.items()}
         return dict(sorted(found.items(), key=lambda item: self.positions.get(item[0], 0)))
 
-    def _send(self, do: Literal["deliver", "save", "restore", "models"], **what: Any) -> list[Reply]:
+    def _send(self, do: Literal["deliver", "save", "restore", "models", "counted"], **what: Any) -> list[Reply]:
         return self.transport.send(Command(do, self.parties, **what))
 
     # ---- what the verbs have in common

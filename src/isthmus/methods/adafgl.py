@@ -147,7 +147,7 @@ class AdaFGL(FedAvg):
             weights = self.model.weights()
             return Answer({"weights": {name: weights[name] for name in self.shared}}, weight=self.averaging_weights())
 
-        @action("ask")
+        @action("ask", silent=True)
         def personalise(self, request: Payload) -> Answer:
             self.load_model(request["weights"])
             stacks = self.model.stacks()

@@ -23,7 +23,7 @@ from isthmus.federation.verbs import Federation, Needed
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.weights import Weights, body_weights, head_weights, initial_weights
 from isthmus.options import Registered
-from isthmus.privacy.accounting import Account
+from isthmus.privacy.account import Account
 from isthmus.tasks.base import Task
 
 Weighting = Literal["train", "size", "even"]
@@ -164,6 +164,8 @@ class Method(Registered):
     """Boolean options that hide who was trained on: the membership audit also attacks the method without each."""
     tuned: ClassVar[tuple[str, ...]] = ()
     """Options that `isthmus tune` varies beside the learning rates, such as the weight of a term of the loss."""
+    updates: ClassVar[tuple[str, ...]] = ()
+    """Actions whose totals are sums of what parties trained from what they were sent; noise of parties covers these."""
     AtParty: ClassVar[type[Site]] = Site
 
     label: str = Field("", pattern=r"^(\w[\w .,=+-]*)?$", max_length=120, validate_default=True)
@@ -307,6 +309,7 @@ class Averaging(Method):
     """Common ground of the methods that average weights: options and weighting."""
 
     AtParty: ClassVar[type[Site]] = Learning
+    updates: ClassVar[tuple[str, ...]] = ("train",)
 
     fraction: float = Field(1.0, gt=0, le=1)
     """Share of the parties drawn in each round."""

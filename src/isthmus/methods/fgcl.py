@@ -7,7 +7,6 @@ from copy import copy
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
@@ -26,9 +25,9 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.draws import Draws, seed_of
+from isthmus.nn.draws import Draws
 from isthmus.nn.encoders import ChebFixed, Readout, uses_edge_weights
-from isthmus.privacy.accounting import Account
+from isthmus.privacy.account import Account
 from isthmus.privacy.edges import NodePairs, PostProcessing
 from isthmus.privacy.mechanisms import Mechanism
 from isthmus.tasks.base import Step, Task
@@ -165,9 +164,9 @@ class FGCL(FedAvg):
 
     def spent_by(self, draws: int) -> Account:
         """The cost of drawing all views so many times."""
-        account = Account("one edge of a party's graph")
+        account = Account()
         for mechanism in self.mechanisms():
-            account.add(mechanism.cost, draws)
+            account.add("edge", mechanism.cost, draws, "a view of each graph")
         return account
 
     def calls(self, module: nn.Module) -> dict[str, int]:
@@ -188,7 +187,7 @@ class FGCL(FedAvg):
             stack = [torch.empty(0, dtype=torch.long) for _ in self.pairs]
             self.begin(prepared=nothing, stack=stack, drawn=[1] * len(parties))
 
-        @action("ask")
+        @action("ask", silent=True)
         def protect(self, request: Payload) -> Answer:
             """Draw views of all graphs (3), and start the stack with the last graphs."""
             self._draw([1] * len(self.cohort))
@@ -215,11 +214,10 @@ class FGCL(FedAvg):
             views: list[dict[str, Tensor]] = [{} for _ in asked]
             for view, mechanism in enumerate(self.method.mechanisms()):
                 for at, (party, number) in enumerate(zip(self.held.parties, numbers, strict=True)):
-                    whose = self.noise_seed, party.name, number, "noise", view
+                    whose = party.name, number, "noise", view
                     what = mechanism.name, *mechanism.model_dump().values(), digest(bits[at])
                     # equal or proportional noise in two releases would disclose both bits
-                    source = np.random.default_rng(seed_of(*whose, *what))
-                    released = mechanism.release(bits[at], source)  # torch's generators have 32 bits of seed
+                    released = mechanism.release(bits[at], self.noise.bits(*whose, *what))
                     views[at][str(view)] = self.method.post.apply(released, asked[at], mechanism.unbiased(released))
             self.kept["prepared"] = views
             self.invalidate()

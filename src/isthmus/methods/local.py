@@ -48,13 +48,13 @@ class Local(Method):
     class AtParty(Learning):
         method: Local
 
-        @action("ask")
+        @action("ask", silent=True)
         def start(self, request: Payload) -> Answer:
             self.load_model(request["weights"])
             self.keep_model()
             return Answer({})
 
-        @action("ask")
+        @action("ask", silent=True)
         def train(self, request: Payload) -> Answer:
             self.load_model({})
             self.fit()

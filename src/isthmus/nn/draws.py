@@ -3,7 +3,7 @@
 A draw is a hash of (the party's key, its position), so one kernel draws for all parties and nothing has to be drawn
 in order. The key is a hash of the party's seed and the draw's purpose. The two mixing functions are public and well
 tested: splitmix64's for keys, lowbias32 (Wellons 2018) for draws. Neither is for secrets: noise that protects edges has
-generators of its own, see `privacy/mechanisms.py`.
+streams of its own, see `privacy/random_bits.py`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -46,38 +45,3 @@ def compose_advanced(costs: Iterable[PrivacyCost], delta: float) -> PrivacyCost:
     advanced = PrivacyCost(mean + deviation, 1 - (1 - delta) * math.prod(1 - cost.delta for cost in costs))
     basic = compose_basic(costs)
     return basic if basic.epsilon <= advanced.epsilon else advanced
-
-
-@dataclass
-class Account:
-    """What has been released, and its privacy cost.
-
-    The account is of one protected unit, such as one edge, and each entry counts a release of every unit. The costs of
-    releases about different units do not add up: a release of one edge reveals nothing about another.
-
-    >>> account = Account("one edge of one graph")
-    >>> account.add(PrivacyCost(0.5), 2)
-    >>> account.cost()
-    PrivacyCost(epsilon=1.0, delta=0.0)
-    """
-
-    unit: str
-    releases: list[tuple[PrivacyCost, int]] = field(default_factory=list)
-
-    def add(self, cost: PrivacyCost, times: int = 1) -> None:
-        if times:
-            self.releases.append((cost, times))
-
-    def cost(self, delta: float = 0.0) -> PrivacyCost:
-        """The cost of all releases, by advanced composition if `delta` is given and by basic composition otherwise."""
-        costs = [cost for cost, times in self.releases for _ in range(times)]
-        return compose_advanced(costs, delta) if delta and costs else compose_basic(costs)
-
-    def to_dict(self, delta: float = 1e-5) -> dict[str, Any]:
-        """As results store it."""
-        return {
-            "unit": self.unit,
-            "releases": [{**asdict(cost), "times": times} for cost, times in self.releases],
-            "basic": asdict(self.cost()),
-            "advanced": asdict(self.cost(delta)),
-        }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -16,10 +18,14 @@ from torch import Tensor
 from isthmus.data.matrices import Ints
 from isthmus.options import Registered
 from isthmus.privacy.accounting import PrivacyCost
+from isthmus.privacy.random_bits import Bits
+from isthmus.privacy.sampling import bernoulli, discrete_gaussian, discrete_laplace, rate_below
 
 GRID = 2**20
 """Noise is a whole number of steps of 1 / GRID: the last digits of floating-point noise reveal the bit (Mironov
 2012)."""
+WIDER = 1 + 2.0**-20
+"""By how much a discrete Gaussian is wider than the continuous one whose delta it must not exceed."""
 
 
 class Mechanism(Registered):
@@ -35,11 +41,12 @@ class Mechanism(Registered):
     """Privacy budget of one release."""
 
     @abstractmethod
-    def release(self, bits: Tensor, generator: np.random.Generator) -> Tensor:
+    def release(self, bits: Tensor, source: Bits) -> Tensor:
         """Add independent noise to each bit.
 
         Arguments:
             bits: zeros and ones as floating-point numbers, `[bits]`.
+            source: of the noise.
         """
 
     @abstractmethod
@@ -59,17 +66,17 @@ class Mechanism(Registered):
 class Additive(Mechanism):
     """Noise that is added to the bits."""
 
-    def release(self, bits: Tensor, generator: np.random.Generator) -> Tensor:
-        steps = np.round(bits.numpy()).astype(np.int64) * GRID + self.noise(bits.numel(), generator)
+    def release(self, bits: Tensor, source: Bits) -> Tensor:
+        steps = np.round(bits.numpy()).astype(np.int64) * GRID + self.noise(bits.numel(), source)
         return torch.from_numpy(steps / GRID).to(bits.dtype)
 
     @abstractmethod
-    def noise(self, count: int, generator: np.random.Generator) -> Ints:
+    def noise(self, count: int, source: Bits) -> Ints:
         """Noise for so many bits, in steps of 1 / GRID."""
 
 
 class Laplace(Additive):
-    """Noise of the discrete Laplace distribution with scale 1 / epsilon: the difference of two geometric numbers.
+    """Noise of the discrete Laplace distribution with scale 1 / epsilon.
 
     A bit changes the value by 1, that is, by GRID steps, and each step makes a value exp(epsilon / GRID) times less
     likely (Dwork et al. 2006; on a grid Ghosh et al. 2009).
@@ -77,28 +84,29 @@ class Laplace(Additive):
 
     name: ClassVar[str] = "laplace"
 
-    def noise(self, count: int, generator: np.random.Generator) -> Ints:
+    def noise(self, count: int, source: Bits) -> Ints:
         """
-        >>> Laplace(epsilon=1e5).release(torch.tensor([0.0, 1.0]), np.random.default_rng(0)).round().abs().tolist()
+        >>> from isthmus.privacy.random_bits import SeededBits
+        >>> Laplace(epsilon=1e5).release(torch.tensor([0.0, 1.0]), SeededBits(0)).round().abs().tolist()
         [0.0, 1.0]
         """
-        up, down = np.floor(generator.standard_exponential((2, count)) * (GRID / self.epsilon)).astype(np.int64)
-        return np.asarray(up - down)
+        return discrete_laplace(rate_below(self.epsilon / GRID), count, source)
 
     def log_odds(self, values: Tensor) -> Tensor:
         return self.epsilon * (2 * values.clamp(0, 1) - 1)
 
 
 class Gaussian(Additive):
-    """The least normal noise that (epsilon, delta) allows (the analytic Gaussian mechanism, Balle and Wang 2018)."""
+    """The least normal noise that (epsilon, delta) allows (the analytic Gaussian mechanism, Balle and Wang 2018), by
+    the discrete Gaussian distribution."""
 
     name: ClassVar[str] = "gaussian"
 
     delta: float = Field(1e-5, gt=0, lt=1)
     """Probability with which epsilon may be exceeded."""
 
-    def noise(self, count: int, generator: np.random.Generator) -> Ints:
-        return np.round(generator.standard_normal(count) * self.sigma * GRID).astype(np.int64)
+    def noise(self, count: int, source: Bits) -> Ints:
+        return discrete_gaussian(Fraction(self.sigma * WIDER * GRID) ** 2, count, source)
 
     @property
     def cost(self) -> PrivacyCost:
@@ -131,10 +139,16 @@ class RandomizedResponse(Mechanism):
 
     name: ClassVar[str] = "randomized-response"
 
-    def release(self, bits: Tensor, generator: np.random.Generator) -> Tensor:
+    def release(self, bits: Tensor, source: Bits) -> Tensor:
         odds = math.exp(-self.epsilon)
-        flipped = torch.from_numpy(generator.random(bits.numel()) < odds / (1 + odds))
-        return torch.where(flipped, 1 - bits, bits)
+        flipped = bernoulli(odds / (1 + odds), self._flip, bits.numel(), source)
+        return torch.where(torch.from_numpy(flipped), 1 - bits, bits)
+
+    def _flip(self, digits: int) -> Decimal:
+        """The probability of a flip."""
+        with localcontext() as context:
+            context.prec, context.Emax = digits, 10**9
+            return 1 / (1 + Decimal(self.epsilon).exp())
 
     def unbiased(self, values: Tensor) -> Tensor:
         odds = math.exp(-self.epsilon)

@@ -354,11 +354,23 @@ def describe_privacy(privacy: Mapping[str, Any]) -> str:
     """A run's privacy account, in a sentence.
 
     >>> describe_privacy({"unit": "one edge", "basic": {"epsilon": 2.0, "delta": 0.0}, "advanced": {"epsilon": 2.0}})
-    'noise hides one edge with epsilon = 2'
+    'noise hides one edge with epsilon = 2: a guess of 50 % becomes 88.1 % at most'
     """
     basic, advanced = privacy["basic"], privacy["advanced"]
     delta = f", delta = {basic['delta']:.3g}" if basic["delta"] else ""
     text = f"noise hides {privacy['unit']} with epsilon = {basic['epsilon']:.4g}{delta}"
     if advanced["epsilon"] < basic["epsilon"]:
         text += f" (by advanced composition epsilon = {advanced['epsilon']:.4g}, delta = {advanced['delta']:.3g})"
-    return text
+    text += f": a guess of 50 % becomes {format_chance(privacy)} at most"
+    return "; ".join([text, *map(describe_privacy, privacy.get("others", ()))])
+
+
+def format_chance(privacy: Mapping[str, Any]) -> str:
+    """The best chance of an attacker who began with a half; nearly certain is not certain.
+
+    >>> format_chance({"basic": {"epsilon": 1.0}, "advanced": {"epsilon": 40.0}})
+    '73.1 %'
+    """
+    epsilon = min(float(privacy["basic"]["epsilon"]), float(privacy["advanced"]["epsilon"]))
+    chance = 100 / (1 + math.exp(-epsilon))
+    return f"{chance:.1f} %" if chance < 99.95 else "nearly 100 %"

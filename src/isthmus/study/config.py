@@ -28,6 +28,7 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Options, option_paths, suggest_option
 from isthmus.own_code import identify, import_files
+from isthmus.privacy.options import Privacy
 from isthmus.protect.options import Protect
 from isthmus.study.option_hints import missing_option
 from isthmus.study.own_models import (
@@ -39,6 +40,7 @@ from isthmus.study.own_models import (
     refuse_given,
     with_model_options,
 )
+from isthmus.study.private import adapted, privacy_of, privacy_table, private_sums
 from isthmus.study.protocol import preset_for
 from isthmus.study.settings import Setting, combine, flatten, recorded
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
@@ -142,6 +144,8 @@ class Study(Options):
     """Time and size limits of a federation; unused in a study."""
     protect: Protect = Protect()
     """What a federation's server cannot read; unused in a study."""
+    privacy: dict[str, Any] = Field(default={})
+    """Differential privacy: the `unit` (party), `epsilon`, and its other options. Empty: none."""
     code: dict[str, str] = Field(default={})
     """Written by Isthmus: by `module:Class` the source hash of your own code that ran; other code is refused."""
 
@@ -173,6 +177,7 @@ class Study(Options):
         study.named_task()
         study.encoder()
         study.protect.protection()
+        study.named_privacy()
         check_distinct(study.method_list(), where)
         study.trained_encoders()
         if len(set(study.seeds)) < len(study.seeds):
@@ -230,6 +235,9 @@ class Study(Options):
     def _default_partition(self, name: str) -> Partition:
         return Partition.named(name).read(self.partition, f"partition '{name}'")
 
+    def named_privacy(self) -> Privacy | None:
+        return privacy_of(self.privacy)
+
     def named_task(self) -> Task | None:
         if "name" not in self.task:
             known = ["name", *option_paths(Task.known().values())]
@@ -276,7 +284,7 @@ class Study(Options):
             kind, options = _named(Method, each, "name", "methods")
             given = {key: value for key, value in self.training.items() if key in kind.option_names()}
             used |= given.keys()
-            found.append(kind.read(merge(given, options), f"method '{kind.name}'"))
+            found.append(adapted(kind.read(merge(given, options), f"method '{kind.name}'"), self.named_privacy()))
         for key in self.training:
             if key not in used:
                 raise IsthmusError(f"training: {missing_option(key, None, found)}")
@@ -303,6 +311,7 @@ class Study(Options):
         for setting in self.settings():
             module = module_for(with_model_options(plain, setting.model), loaded.parties, loaded.task, seed)
             check_fit(setting.method, loaded.parties, loaded.task, module)
+            private_sums(self.named_privacy(), setting.method, module, loaded.parties)
         return loaded
 
     def cut_data(self, seed: int) -> Loaded:
@@ -401,6 +410,7 @@ class Study(Options):
             "model": model_table(self.encoder()),
             "methods": [{"name": method.name, **method.model_dump()} for method in self.listed_methods()],
             **({"grid": self.grid} if self.grid else {}),
+            **({} if (privacy := self.named_privacy()) is None else {"privacy": privacy_table(privacy)}),
             **code_table(self.own_code()),
         }
 

@@ -23,12 +23,15 @@ from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.models import Models
 from isthmus.federation.pieces import pieces
+from isthmus.federation.private import PrivateSums
 from isthmus.federation.site import Site
 from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import PartiesLost, Transport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.per_party import reach_of
+from isthmus.privacy.options import Privacy
+from isthmus.study.private import private_sums
 from isthmus.study.setup import check_fit, extended, whole_of
 from isthmus.tasks.base import Task, names_of
 from isthmus.tasks.metrics import metric_of
@@ -154,6 +157,7 @@ class Run:
         transport: reaches the parties elsewhere than in this process.
         description: what the result says of its models beside method, seed and task.
         features: width of a node's features, where the parties are elsewhere.
+        privacy: what the study hides of its parties; the method is `private.adapted` to it.
     """
 
     def __init__(
@@ -173,6 +177,7 @@ class Run:
         transport: Transport | None = None,
         description: Mapping[str, Any] | None = None,
         features: int = 0,
+        privacy: Privacy | None = None,
     ) -> None:
         if parties:
             check_fit(method, parties, task, module)
@@ -181,6 +186,7 @@ class Run:
             raise IsthmusError(f"method '{method.name}': select_over = 'parties' needs the scores of parties: {remedy}")
         module = extended(method, module, seed)
         self.method, self.task, self.seed = method, task, seed
+        self.privacy, self.private = privacy, private_sums(privacy, method, module, parties)
         self.module, self.device = module, device
         self.checkpoint, self.save_every, self.on_round = checkpoint, save_every, on_round
         self.description = description or {}
@@ -193,7 +199,8 @@ class Run:
         parties = [pool_parties(parties)] if method.role == "pooled" and len(parties) > 1 else list(parties)
         self.here = bool(parties)
         if transport is None:
-            sites = sites_of(method, parties, task, module, seed=seed, device=device, side_by_side=side_by_side)
+            ways: dict[str, Any] = {"device": device, "side_by_side": side_by_side, "private": self.private}
+            sites = sites_of(method, parties, task, module, seed=seed, **ways)
             transport = LocalTransport(sites, [party.name for party in parties], wire=wire)
         self.transport = transport
         self.state, self.progress = State(), _progress()
@@ -209,10 +216,11 @@ class Run:
             everyone=method.everyone,
             clock=lambda: int(self.state.round),
             watch={"evaluate": self._watch} if parties and method.role != "pooled" else None,
-            checks={"evaluate": self._check_counts},
+            checks={"evaluate": self._check_counts} if privacy is None else None,
             bounds={name: each.binding.bounds for name, each in method.site_type().actions().items()},
             aggregation=method.aggregation(),
             tell_round=method.follows_rounds(),
+            private=self.private,
         )
 
     def go(self) -> RunResult:
@@ -323,14 +331,20 @@ class Run:
         models = self.method.models(state)
         if self.task.level == "pair" and len(self.federation.parties) > 1:
             self.federation.exchange("lend", models.request(self.federation.parties))
-        counts = self.method.evaluate(self.federation, state)
+        counts = self._evaluate_there(models) if self.private else self.method.evaluate(self.federation, state)
+        if counts is None:  # they stay at the parties, and the last round is the result
+            self.progress |= {"models": self._saved(models, self.task), "chosen_round": state.round}
+            if self.on_round is not None and state.round > self._told:
+                self._told = int(state.round)
+                self.on_round(state.round, {})
+            return
         if isinstance(counts, Answers):
             replies = [Reply.of_one(party, answer) for party, answer in counts.items()]
             if self.method.role != "pooled":
                 self._watch(replies)
             counts = PlainTotal(replies, self.federation.positions)
         summed = {split: counts.sum(split) for split in ("val", "test")}
-        task = self.task.fit_threshold(summed["val"])
+        task = self.task if self.private else self.task.fit_threshold(summed["val"])
         found = {split: task.metrics(of_split) for split, of_split in summed.items()}
         of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
         metrics = {f"{split}_{of_party}{name}": value for split, own in found.items() for name, value in own.items()}
@@ -354,6 +368,15 @@ class Run:
         if self.on_round is not None and state.round > self._told:  # a round that is repeated is no news
             self._told = int(state.round)
             self.on_round(state.round, metrics)
+
+    def _evaluate_there(self, models: Models) -> PlainTotal | None:
+        """Have the parties evaluate, and keep what they count; a study with all of them at hand measures it there."""
+        self.federation.ask("evaluate", models.request(self.federation.parties))
+        if not self.here:
+            return None
+        replies = [Reply.of_one(party, counts) for party, counts in self.federation.counted().items()]
+        self._watch(replies)
+        return PlainTotal(replies, self.federation.positions)
 
     def _check_counts(self, answer: Mapping[str, Any], introduced: Introduced) -> str:
         """Say what is wrong with the counts of one party, or with a sum of counts."""
@@ -445,7 +468,7 @@ class Run:
         self.progress["coordinates"][str(state.round)] = torch.cat([points, kinds], dim=1)
 
     def _result(self, seconds: float) -> RunResult:
-        if not self.progress["metrics"] and not self.task.unsupervised:
+        if not self.progress["metrics"] and not self.task.unsupervised and (self.here or not self.private):
             raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: no test or validation item to evaluate")
         validated = self.progress["validated"]
         task = self.task.fit_threshold(validated) if validated else self.task
@@ -476,8 +499,17 @@ class Run:
             select_by=self.task.selected_by,
             by_label=self.progress["by_label"],
             description={**self.description, **fitted},
-            privacy={} if (account := self.method.account(self.state)) is None else account.to_dict(),
+            privacy=self._spent(),
         )
+
+    def _spent(self) -> dict[str, Any]:
+        """The account of the run: what noise on updates and what noise of the method itself protects."""
+        own = self.method.account(self.state)
+        if self.private is None or self.privacy is None:
+            return {} if own is None else own.to_dict()
+        whole = self.private.account(self.federation.ledger)
+        whole.releases += [] if own is None else own.releases
+        return whole.to_dict(self.privacy.delta)
 
     def _save(self) -> dict[str, Any]:
         return {
@@ -520,6 +552,7 @@ def sites_of(
     device: torch.device | None = None,
     side_by_side: bool = True,
     first: int = 0,
+    private: PrivateSums | None = None,
 ) -> list[Site]:
     """The sites that host parties in one process.
 
@@ -527,9 +560,10 @@ def sites_of(
         module: what the method trains.
         side_by_side: parties share sites, some hundred each; otherwise each has its own.
         first: position of the first party in the federation.
+        private: hides each party's data in what it answers.
     """
     groups = pieces(parties, reach=reach_of(module), first=first) if side_by_side else [[party] for party in parties]
-    return [method.site(each, task, module, seed=seed, device=device) for each in groups]
+    return [method.site(each, task, module, seed=seed, device=device, private=private) for each in groups]
 
 
 def over_parties(tested: Mapping[str, tuple[float, Mapping[str, float]]]) -> dict[str, dict[str, Any]]:

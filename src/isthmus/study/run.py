@@ -34,6 +34,7 @@ from isthmus.study.models import describe_model
 from isthmus.study.notes import data_notes, model_notes, protocol_notes
 from isthmus.study.option_hints import missing_option
 from isthmus.study.own_models import OwnModel, code_of, model_table, own_models, with_model_options
+from isthmus.study.private import adapted, privacy_of, privacy_table
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.protocol import preset_for
 from isthmus.study.results import Results, sort_runs
@@ -206,7 +207,7 @@ def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options
     description = describe_model(method, encoder, loaded.task, seed, parties[0].inputs, loaded.labels, loaded.encoding)
     return Run(
         method, parties, loaded.task, module, seed=seed, device=device, wire=study.wire, description=description,
-        **options,
+        privacy=study.named_privacy(), **options,
     )  # fmt: skip
 
 
@@ -517,6 +518,7 @@ def run(
     unlabelled: Literal["error", "idle"] = "error",
     grid: Mapping[str, Any] | None = None,
     protocol: str | None = None,
+    privacy: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Results:
     """Train methods on parties in this process and return the results.
@@ -541,6 +543,7 @@ def run(
         unlabelled: parties without a training label: "error" refuses them, "idle" lets them take part with weight 0.
         grid: values to compare, `{"local.lr": [0.01, 0.1]}`: each method runs with every combination that applies.
         protocol: a published protocol, "fed-pub", whose options stand for those that are not given here.
+        privacy: differential privacy, `{"unit": "party", "epsilon": 8.0}`.
         options: options of methods, `rounds=10`, `local={"epochs": 5}`; each method takes those that it has.
 
     >>> from isthmus.data.datasets.banks import Banks
@@ -560,7 +563,8 @@ def run(
         model = merge(preset.get("model", {"encoder": "gcn"}), own)
     seeds = preset.get("seeds", 1) if seeds is None else seeds
     once = {"seeds": seeds if seed is None else [seed], "device": device, "wire": wire, "task": table}
-    listed = _with_options(methods, options, preset.get("training", {}))
+    hidden = privacy_of({} if privacy is None else privacy, "run: privacy")
+    listed = [adapted(each, hidden) for each in _with_options(methods, options, preset.get("training", {}))]
     check_no_effect(options, grid or {}, {}, "run")
     settings = combine(listed, grid or {})
     chosen = [setting.method for setting in settings]
@@ -596,6 +600,7 @@ def run(
                 module = module_for(trained, held, learned, at)
                 about = describe_model(each, trained, learned, at, held[0].inputs, labels, encoding)
                 where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
+                where["privacy"] = hidden
                 runs.append(Run(each, held, learned, module, description=about, **where).go())
     except BaseException:
         if out is not None:
@@ -612,6 +617,7 @@ def run(
         "model": model_table(encoder),
         "methods": [{"name": each.name, **each.model_dump()} for each in rated],
         **({"grid": dict(grid)} if grid else {}),
+        **({} if hidden is None else {"privacy": privacy_table(hidden)}),
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
     runs = sort_runs(runs, [each.label for each in chosen])

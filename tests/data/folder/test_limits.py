@@ -37,7 +37,7 @@ def refusal(call: Any, *arguments: Any) -> str:
 
 def test_without_limits_everything_is_allowed_but_a_sum_over_one() -> None:
     limits = Limits()
-    assert not refusal(limits.permit_method, StubMethod(), "study", 1)
+    assert not refusal(limits.permit_method, StubMethod(), "study", 1, None)
     assert not refusal(limits.permit_protection, "none")
     assert not any(refusal(limits.permit_call, verb, "train", 2) for verb in ("ask", "total", "exchange"))
 
@@ -64,7 +64,9 @@ def test_without_limits_everything_is_allowed_but_a_sum_over_one() -> None:
     ],
 )  # fmt: skip
 def test_method_is_held_to_the_limits(limits: dict[str, Any], method: StubMethod, noise: str, text: str) -> None:
-    assert refusal(Limits(**limits).permit_method, method, noise, 1) == (text and f"refused: {text}")
+    assert refusal(Limits(**limits).permit_method, method, noise, 1, method.most_spent()) == (
+        text and f"refused: {text}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from databases import bank_draft
 from isthmus import toml
 from isthmus.data.folder.settings import FILE, read_settings
 from isthmus.data.party import NAME_RULE

@@ -42,8 +42,6 @@ class PlannedMethod(Protocol):
     @property
     def evaluate_by(self) -> Literal["total", "ask"]: ...
 
-    def most_spent(self) -> float | None: ...
-
     def model_dump(self) -> dict[str, Any]: ...
 
 
@@ -95,12 +93,13 @@ class Limits(Options):
             raise ValueError(f"a standing approval needs {', '.join(f'limits.{name}' for name in missing)}, too")
         return self
 
-    def permit_method(self, method: PlannedMethod, noise: str, runs: int) -> None:
+    def permit_method(self, method: PlannedMethod, noise: str, runs: int, spent: float | None) -> None:
         """Refuse a method that is not allowed, or with options beyond the limits.
 
         Arguments:
             noise: where the study's noise is drawn from: `own`, a secret of the party, or `study`, the study's seed.
             runs: runs of this method in the study: one for each seed.
+            spent: the most epsilon that a run spends on what noise protects; None without noise.
         """
         name = method.name
         if self.methods is not None and name not in self.methods:
@@ -119,7 +118,6 @@ class Limits(Options):
             )
         if self.epsilon is None:
             return
-        spent = method.most_spent()
         if spent is None:
             raise _refusal(f"method '{name}' adds no noise, but limits.epsilon demands it")
         if noise != "own":

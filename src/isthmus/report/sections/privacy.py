@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from isthmus.report import page
+from isthmus.report import page, wording
 from isthmus.report.loading import Findings
 
 
@@ -15,19 +15,20 @@ def section(findings: Findings) -> str:
     rows, without = [], []
     for method in (each for each in findings.methods if not findings.is_unfinished(each)):
         if spent := findings.privacy(method):
-            rows.append(_row(findings, method, spent))
+            rows += [_row(findings, method, each) for each in (spent, *spent.get("others", ()))]
         else:
             without.append(method)
     if not rows:
         return ""
     names = ("Method", "What is hidden", "Releases")
-    counts = ("ε, added up", "δ", "ε, by advanced composition", "δ")
+    counts = ("ε, added up", "δ", "ε, composed", "δ", "Best chance")
     head = f"<tr>{page.heads(names)}{page.heads(counts, 'n')}</tr>"
     note = (
         "The bounds hold for a reader of everything that left the parties: with or without one such unit, the chance "
         "of what the reader sees differs by a factor of at most e to the ε, plus δ. Added up, releases spend the sum "
-        "of their ε; advanced composition gives a smaller bound if there are many small ones. Of several seeds the one "
-        "that spent most is shown."
+        "of their ε; composition gives a smaller bound if there are many small ones. The best chance is the most that "
+        "an attacker can know, but for the probability δ, who took even odds on whether the unit is in the data. Of "
+        "several seeds the one that spent most is shown."
     )
     if without:
         note += f" No noise in {', '.join(without)}."
@@ -35,10 +36,20 @@ def section(findings: Findings) -> str:
 
 
 def _row(findings: Findings, method: str, spent: Mapping[str, Any]) -> str:
-    releases = "; ".join(f"{each['times']:,} of ε = {each['epsilon']:.4g}" for each in spent.get("releases", []))
+    releases = "; ".join(map(_release, spent.get("releases", [])))
     figures = [f"{spent[way][name]:.4g}" for way in ("basic", "advanced") for name in ("epsilon", "delta")]
+    figures.append(wording.format_chance(spent))
     cells = "".join(f"<td class=n>{each}</td>" for each in figures)
     return (
         f"<tr>{page.method_head(findings, method)}<td>{escape(str(spent['unit']))}</td>"
         f"<td>{escape(releases) or '–'}</td>{cells}</tr>"
     )
+
+
+def _release(release: Mapping[str, Any]) -> str:
+    """What was released how often, with which noise."""
+    what = f" ({release['what']})" if release.get("what") else ""
+    if "multiplier" not in release:
+        return f"{release['times']:,} of ε = {release['epsilon']:.4g}{what}"
+    sampled = f", of a share of {release['sampled']:.3g}" if release["sampled"] < 1 else ""
+    return f"{release['times']:,} with Gaussian noise of {release['multiplier']:.4g} times the change{sampled}{what}"

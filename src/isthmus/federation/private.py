@@ -1,0 +1,145 @@
+"""Sums of updates under differential privacy of parties: what a party sends, and what the server makes of the sum.
+
+A party answers the changes of all its real numbers on a grid, with its share of the noise (`privacy.updates`), instead
+of the numbers. Everything else that its answers could tell stays with it: counts of evaluations, weights of means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.errors import IsthmusError, TooFewAnswers
+from isthmus.federation import wire
+from isthmus.federation.answers import Answer, Total
+from isthmus.federation.ledger import Ledger
+from isthmus.federation.transport import Each
+from isthmus.nn.stacks import slice_of
+from isthmus.privacy.account import Account
+from isthmus.privacy.random_bits import NoiseKey
+from isthmus.privacy.updates import PartyPlan
+
+SHARES = "shares"
+"""The field of a request that says among how many parties the noise is shared."""
+UPDATE = "update"
+"""The field of an answer with the changes, by the paths of the numbers that change."""
+EVALUATE = "evaluate"
+"""The action whose answers stay at the parties."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parties that answer side by side.
+
+    Arguments:
+        answered: by party how many actions it has answered.
+        noise: what they draw from.
+    """
+
+    names: Sequence[str]
+    answered: Sequence[int]
+    noise: NoiseKey
+
+
+@dataclass(frozen=True)
+class PrivateSums:
+    """Both sides of sums of updates.
+
+    Arguments:
+        plan: the noise.
+        actions: whose totals are sums of updates.
+    """
+
+    plan: PartyPlan
+    actions: tuple[str, ...]
+
+    def request(self, action: str, request: wire.Payload | Each, asked: Sequence[str]) -> wire.Payload:
+        """The request, with how many parties share the noise."""
+        if isinstance(request, Each):
+            raise IsthmusError(
+                f"privacy: action '{action}' asks parties for different things, whose updates have no sum"
+            )
+        self.plan.least(len(asked))
+        return {**request, SHARES: len(asked)}
+
+    def least(self, action: str, request: wire.Payload | Each) -> int:
+        """How many parties a sum needs, so that its noise is what the account says: parties open no other."""
+        if action not in self.actions:
+            return 1
+        shares = None if isinstance(request, Each) else request.get(SHARES)
+        if type(shares) is not int or shares < 1:
+            raise IsthmusError("refused: the request does not say among how many parties the noise is shared")
+        return self.plan.least(shares)
+
+    def answer(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
+        """What parties send in place of an answer, side by side."""
+        if action not in self.actions:
+            if answer.fields:
+                raise IsthmusError(f"refused: privacy does not cover what it answers ({', '.join(answer.fields)})")
+            return answer
+        fields, sent = dict(wire.flatten(answer.fields)), dict(wire.flatten(request))
+        self.least(action, request)
+        updates = [self._update(asked, at, action, fields, sent, request[SHARES]) for at in range(len(asked.names))]
+        stacks = {path: torch.stack([update[path] for update in updates]) for path in fields}
+        return Answer(wire.unflatten({f"{UPDATE}/{path}": stack for path, stack in stacks.items()}))
+
+    def _update(
+        self, asked: Asked, at: int, action: str, fields: Mapping[str, Any], sent: Mapping[str, Any], shares: int
+    ) -> dict[str, Tensor]:
+        """The noisy update of one party: by path its changes in steps."""
+        changes = {path: _change(path, slice_of(column, at), sent.get(path)) for path, column in fields.items()}
+        whole = np.concatenate([change.reshape(-1).numpy() for change in changes.values()])
+        purpose: tuple[object, ...] = action, asked.names[at], asked.answered[at], shares
+        if not asked.noise.repeatable:  # whatever was asked before, no other value gets this noise
+            purpose = *purpose, repr(self.plan), whole.tobytes().hex()
+        found = self.plan.clipped(whole, asked.noise.bits("rounding", *purpose))
+        found = found + self.plan.share(len(whole), shares, asked.noise.bits("noise", *purpose))
+        parts = torch.from_numpy(found).split([change.numel() for change in changes.values()])
+        return {path: part.view(change.shape) for part, (path, change) in zip(parts, changes.items(), strict=True)}
+
+    def opened(self, action: str, total: Total, request: Any, asked: Sequence[str]) -> Total:
+        """The total that a method reads, from the sum of updates: every party that answered counts once."""
+        count, least = total.contributors, self.plan.least(len(asked))
+        if count < least:
+            raise TooFewAnswers(
+                f"action '{action}': a sum over {count} of {len(asked)} parties has less noise than the account says, "
+                f"at least {least} must answer (privacy.dropouts = {self.plan.options.dropouts})"
+            )
+        sent = dict(wire.flatten(request))
+        kinds = [value.dtype for value in sent.values() if isinstance(value, Tensor) and value.is_floating_point()]
+        sums: dict[str, Tensor] = {}
+        means: dict[str, Tensor] = {}
+        for path, value in total.sums.items():
+            own = path.removeprefix(f"{UPDATE}/")
+            moved, before = value.double().cpu() * self.plan.grid, sent.get(own)
+            if isinstance(before, Tensor) and before.shape == value.shape:
+                means[own] = (before.double().cpu() + moved / count).to(before.dtype)
+                sums[own] = means[own] * count
+            else:
+                sums[own] = moved.to(kinds[0] if kinds else torch.float32)
+        found = Total(sums, dict.fromkeys(sums, float(count)), count, total.missing)
+        found.means = means
+        return found
+
+    def account(self, ledger: Ledger) -> Account:
+        """What the party spent that was asked for most updates, whether or not its answer came."""
+        times: dict[str, int] = {}
+        for entry in ledger.entries:
+            if entry.verb == "total" and entry.action in self.actions:
+                for party in entry.parties:
+                    times[party] = times.get(party, 0) + 1
+        return self.plan.account(max(times.values(), default=0))
+
+
+def _change(path: str, value: Any, before: Any) -> Tensor:
+    """How much numbers changed; those that the request does not have count from zero."""
+    if not (isinstance(value, Tensor) and value.is_floating_point()):
+        raise IsthmusError(f"refused: '{path}' is no real number that noise could cover")
+    new = value.detach().cpu().double()
+    old = before.detach().cpu().double() if isinstance(before, Tensor) and before.shape == value.shape else 0.0
+    return new - old

@@ -1,0 +1,33 @@
+"""What a study hides of its parties, and how well: the table `[privacy]`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from isthmus.options import Registered
+
+
+class Privacy(Registered):
+    """A unit of differential privacy: what two data sets differ in that must look alike in all that parties release."""
+
+    kind: ClassVar[str] = "unit of privacy"
+    built_in_module: ClassVar[str] = "isthmus.privacy.options"
+
+    epsilon: float = Field(gt=0, le=1e9)
+    """The most that a whole run may spend."""
+    delta: float = Field(1e-5, gt=0, lt=1)
+    """Probability with which that may be exceeded; well below one in the number of units."""
+
+
+class PartyPrivacy(Privacy):
+    """All data of one party: what is released looks alike with its update and with zeros in its place."""
+
+    name: ClassVar[str] = "party"
+
+    clip: float = Field(1.0, gt=0)
+    """The largest norm of what a party changes in a round, all weights together; larger changes are scaled down."""
+    dropouts: int = Field(1, ge=0)
+    """Parties of a sum whose share of the noise may be missing: they drop out, or work with whoever reads the sum. Each
+    party knows its own share, so with 0 the parties themselves are not covered as readers."""
