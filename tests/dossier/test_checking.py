@@ -67,9 +67,8 @@ def test_a_small_class_and_a_dominant_party_are_named() -> None:
     facts = Facts([cut(party("a", 90, 20, (30, 4)), party("b", 10, 20, (30, 0)))], 2, True)
     text, look = asked("Is a group", content(), facts)
     assert (text, look) == (
-        "The smallest class is class 1 at a, with 4 items; 1 classes of a party have under 10.",
-        True,
-    )
+        "The smallest class of a party is class 1 at a: 4. Classes of a party with under 10: 1.", True
+    )  # fmt: skip
     assert asked("Does one party", content(), facts) == ("The largest party, a, has 90 % of the training items.", True)
     assert asked("Does one party", content(), Facts([cut(party("a", 90, 20, (30,)))], 2, True))[1] is None
 
@@ -94,7 +93,7 @@ def test_sums_over_few_parties_and_single_answers_are_named() -> None:
 
 
 def test_a_model_could_memorise_unless_there_is_none() -> None:
-    assert "nothing bounds what they remember" in asked("model that could memorise", content(), GOOD)[0]
+    assert "nothing bounds what they remember: 1" in asked("model that could memorise", content(), GOOD)[0]
     noisy = content(privacy=[{"method": "m", "seed": 0, "epsilon": 1.0, "unit": "one edge"}])
     assert "with noise" in asked("model that could memorise", noisy, GOOD)[0]
     assert asked("model that could memorise", content(models=[]), GOOD)[1] is False

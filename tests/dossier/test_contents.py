@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from result_folders import SEEDS, Build, spends, write_folder
+from result_folders import SEEDS, Build, audit_record, spends, write_folder
 
+from isthmus import run as run_method
 from isthmus.dossier.contents import content_of_run, privacy_of
 from isthmus.errors import IsthmusError
 from isthmus.report.loading import RunSummary
+from isthmus.result_files import write_audit
 
 DAY = "2026-05-04"
 
@@ -101,3 +103,26 @@ def test_a_study_states_its_purpose_and_nobody_else_another_one(build: Build) ->
     assert content_of_run(folder, DAY)["purpose"] == "Find fraud."
     with pytest.raises(IsthmusError, match=r"--purpose: the study states another one, 'Find fraud\.': leave it out"):
         content_of_run(folder, DAY, purpose="Sell it.")
+
+
+def test_audits_and_their_findings_are_those_of_the_folder(build: Build) -> None:
+    folder = build()
+    assert any("No audit was run" in each for each in content_of_run(folder, DAY)["known_limits"])
+    record = audit_record(folder)
+    write_audit(folder, record)
+    content = content_of_run(folder, DAY)
+    (found,) = content["audits"]
+    assert (found["audit"]["name"], found["sections"]) == ("membership", record.sections)
+    assert "a better attack may find more" in " ".join(content["known_limits"])
+    assert not content_of_run(folder, DAY, party="party-1")["audits"]
+
+
+def test_runs_that_a_grid_did_not_choose_count_too(tmp_path: Path) -> None:
+    run_method(
+        "fedavg", data={"name": "banks", "nodes": 120}, rounds=1, grid={"local.lr": [0.01, 0.1]}, out=tmp_path / "grid"
+    )
+    content = content_of_run(tmp_path / "grid", DAY)
+    labels = {"fedavg local.lr=0.01", "fedavg local.lr=0.1"}
+    assert {each["method"] for each in content["sent"]["actions"]} == labels
+    assert {each["method"] for each in content["models"]} == labels
+    assert len({each["method"] for each in content["metrics"]}) == 1

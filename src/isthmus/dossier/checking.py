@@ -90,7 +90,7 @@ def _smallest_class(cuts: Sequence[Any]) -> Answer:
     few, label, name = min(groups)
     small = sum(count < FEW for count, _, _ in groups)
     text = (
-        f"The smallest class is {label} at {name}, with {few:,} items; {small:,} classes of a party have under {FEW}."
+        f"The smallest class of a party is {label} at {name}: {few:,}. Classes of a party with under {FEW}: {small:,}."
     )
     return text, small > 0
 
@@ -132,10 +132,12 @@ def _models(content: Mapping[str, Any]) -> Answer:
     noise = {(each["method"], each["seed"]) for each in content["privacy"] if each["epsilon"] is not None}
     bare = [each for each in found if (each["method"], each["seed"]) not in noise]
     largest = max(each["numbers"] for each in found)
-    text = f"Yes: {len(found):,} models or graphs, of up to {largest:,} numbers; weights depend on the training data. "
+    text = (
+        f"Yes, {len(found):,} (models or graphs), of up to {largest:,} numbers; weights depend on the training data. "
+    )
     if not bare:
         return text + "All were made from data with noise; the section on privacy says what that bounds.", True
-    return text + f"{len(bare):,} of them were made without noise, so nothing bounds what they remember.", True
+    return text + f"Made without noise, so that nothing bounds what they remember: {len(bare):,}.", True
 
 
 def _rows(more: Sequence[str]) -> Answer:

@@ -162,7 +162,8 @@ def _privacy(content: Content) -> str:
 
 def _audits(content: Content) -> str:
     if not content["audits"]:
-        return "<p>This document has no audit.</p>"
+        whole = "Findings of audits are in the dossier on all parties, if any was run."
+        return f"<p>{whole if content['party'] else 'No audit was run.'}</p>"
     text = ""
     for each in content["audits"]:
         text += page.heading(f"{each['method']}, seed {each['seed']}: {each['audit']['name']}", "h3")
