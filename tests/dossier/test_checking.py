@@ -114,8 +114,9 @@ def test_limits_follow_from_the_settings() -> None:
     assert "No audit was run" in said()
     assert "A failed attack proves little" in said(Facts(GOOD.cuts, 3, True, audited=True))
     spent = [{"method": "m", "seed": 0, "epsilon": 1.0, "unit": "one edge"}]
-    assert "The noise hides one edge, and nothing else." in said(privacy=spent)
+    assert "What the noise hides is one edge." in said(privacy=spent)
     assert "Without noise" not in said(privacy=spent)
+    assert "no epsilon covers them" in said(Facts(GOOD.cuts, 3, apart=False), privacy=spent)
     own = {"protections": {"total": {"name": "masks"}, "noise": "study"}}
     assert ("study's seed" in said(**own), "study's seed" in said(**own, privacy=spent)) == (False, True)
     assert "Ids were hashed" in said(sent={"actions": [action(fields=["ids"])], "sides": {"differences": []}})

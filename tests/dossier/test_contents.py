@@ -83,10 +83,15 @@ def test_the_worst_party_is_named(build: Build) -> None:
 
 def test_the_privacy_account_is_that_of_the_results() -> None:
     run = {"method": "any", "seed": 3}
-    spent = privacy_of(RunSummary.model_validate({**run, "privacy": spends(0.01)}))
-    assert (spent["unit"], spent["epsilon"], spent["delta"]) == ("one edge of <one> graph", 12.0, 0.0)
-    assert "epsilon = 12" in spent["said"]
-    assert privacy_of(RunSummary.model_validate(run))["said"] == "no noise was added"
+    account = {**spends(0.01), "others": [{**spends(0.02), "unit": "a party"}]}
+    edge, party = privacy_of(RunSummary.model_validate({**run, "privacy": account}))
+    assert (edge["unit"], edge["epsilon"], edge["delta"]) == ("one edge of <one> graph", 7.0, 1e-5)
+    assert edge["releases"] == [{"epsilon": 0.01, "delta": 0.0, "times": 1200}]
+    assert "epsilon = 12" in edge["said"]
+    assert "a party" not in edge["said"]
+    assert (party["unit"], party["epsilon"]) == ("a party", 14.0)
+    (none,) = privacy_of(RunSummary.model_validate(run))
+    assert none["said"] == "no noise was added"
 
 
 def test_what_left_is_summed_over_all_runs(build: Build) -> None:

@@ -106,3 +106,15 @@ def test_one_of_several_studies_is_chosen_by_its_hash(federation: Path) -> None:
     assert (other["sent"]["actions"], other["approval"]["times"], other["purpose"]) == ([], 0, "")
     with pytest.raises(IsthmusError, match="'00' begins no study's hash that the ledger knows"):
         content_of_party(kit, NAME, DAY, study="00")
+
+
+def test_what_a_run_may_spend_is_what_the_ledger_says(federation: Path) -> None:
+    kit = federation / "kits" / NAME
+    first = content_of_party(kit, NAME, DAY)
+    assert {each["said"] for each in first["privacy"]} == {"no noise was added"}
+    ledger = PartyLedger(kit / "state" / "ledger.jsonl")
+    what = {"study": first["study"]["hash"], "run": "t/some-7", "method": "some", "epsilon": 1.5}
+    ledger.append("begin", parties=[*PARTIES], **what)
+    (spent,) = (each for each in content_of_party(kit, NAME, DAY)["privacy"] if each["epsilon"] is not None)
+    assert (spent["method"], spent["seed"], spent["epsilon"]) == ("some", 7, 1.5)
+    assert spent["said"] == "what the noise of some protects: at most epsilon = 1.5"

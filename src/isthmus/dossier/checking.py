@@ -196,7 +196,9 @@ def _of_totals(content: Mapping[str, Any], facts: Facts) -> Iterator[str]:
 def _of_outputs(content: Mapping[str, Any], facts: Facts) -> Iterator[str]:
     units = sorted({each["unit"] for each in content["privacy"] if each["epsilon"] is not None})
     for unit in units:
-        yield f"The noise hides {unit}, and nothing else. Runs with other seeds, and other studies, spend again."
+        yield f"What the noise hides is {unit}. Runs with other seeds or methods, and other studies, spend again."
+    if units and not facts.apart:
+        yield "Metrics and files of a study in one process were measured on the data: no epsilon covers them."
     if any(each["epsilon"] is None for each in content["privacy"]) or not units:
         yield "Without noise, no bound holds on what models, sums and metrics tell of a single item."
     if facts.audited:

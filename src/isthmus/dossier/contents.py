@@ -53,7 +53,7 @@ def content_of_run(folder: Path, made: str, *, party: str = "", purpose: str = "
     cuts = [_own(cut.description, party) for cut in whole.cuts]
     actions = [*_actions(tables[SET_UP], whole, party), *_actions(tables[LEDGER], whole, party)]
     models = list(_models(folder, whole.runs, party))
-    privacy = [privacy_of(run) for run in whole.runs]
+    privacy = [each for run in whole.runs for each in privacy_of(run)]
     metrics = list(_metrics(shown, party))
     more = [name for name in ("places.parquet", "graphs") if (folder / name).exists()]
     content: Content = {
@@ -102,14 +102,18 @@ def finished(content: Content, facts: Facts) -> Content:
     return {**content, "checks": output_checks(content, facts), "known_limits": known_limits(content, facts)}
 
 
-def privacy_of(run: RunSummary) -> Content:
-    """What a run spends of privacy, from its account in the results; the only place that reads one."""
+def privacy_of(run: RunSummary) -> list[Content]:
+    """What a run spends of privacy, an entry for each protected unit; nothing else reads the accounts of results."""
     where = {"method": run.method, "seed": run.seed}
     if not run.privacy:
-        return {**where, "unit": "", "epsilon": None, "delta": None, "said": "no noise was added"}
-    basic = run.privacy["basic"]
-    spent = {"unit": str(run.privacy["unit"]), "epsilon": basic["epsilon"], "delta": basic["delta"]}
-    return {**where, **spent, "said": wording.describe_privacy(run.privacy)}
+        return [{**where, "unit": "", "epsilon": None, "delta": None, "said": "no noise was added"}]
+    found = []
+    for account in (run.privacy, *run.privacy.get("others", ())):
+        spent = min((account["basic"], account["advanced"]), key=lambda each: float(each["epsilon"]))
+        entry = {**where, "unit": str(account["unit"]), "epsilon": spent["epsilon"], "delta": spent["delta"]}
+        said = wording.describe_privacy({**account, "others": ()})
+        found.append({**entry, "releases": account.get("releases", []), "said": said})
+    return found
 
 
 def action_row(stage: str, entry: Mapping[str, Any], nouns: Mapping[str, str]) -> Content:

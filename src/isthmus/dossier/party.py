@@ -18,6 +18,7 @@ from isthmus.deploy.reconciling import differences, of_party, of_server
 from isthmus.dossier.checking import Facts
 from isthmus.dossier.contents import Content, action_row, content_of_run, finished, head, model_entry, stated_purpose
 from isthmus.errors import IsthmusError
+from isthmus.privacy.account import UNITS
 from isthmus.report.ledger_text import Share
 from isthmus.report.loading import RunSummary, read_results
 from isthmus.result_files import LEDGER, SET_UP
@@ -107,7 +108,7 @@ def _of_lines(kit: Path, party: str, made: str, study: str, own: Sequence[Line],
         "refused": refused,
         "protections": {} if plan is None else plan.protect.model_dump(),
         "limits": next((line["limits"] for line in reversed(begun) if "limits" in line), {}),
-        "privacy": [_spent(run, own) for run in runs if not run.endswith(f"/{SET_UP_RUN}")],
+        "privacy": [_spent(run, own, plan) for run in runs if not run.endswith(f"/{SET_UP_RUN}")],
         "audits": [],
         "metrics": [],
     }
@@ -192,13 +193,17 @@ def _counted_run(run: str, own: Sequence[Line]) -> Content:
     return {**of, "rounds": None, "stopped": "", "answers": answers, "spans": []}
 
 
-def _spent(run: str, own: Sequence[Line]) -> Content:
+def _spent(run: str, own: Sequence[Line], plan: Any) -> Content:
     """What a run may spend of privacy at most, as the party wrote when it began."""
     spent = next((line["epsilon"] for line in own if line["run"] == run and "epsilon" in line), None)
     of = {key: value for key, value in _counted_run(run, own).items() if key in ("method", "seed")}
-    said = "no noise was added" if spent is None else f"noise, with epsilon of at most {spent:g}"
-    return {**of, "unit": "what the method's noise protects" if spent is not None else "", "epsilon": spent,
-            "delta": None, "said": said}  # fmt: skip
+    if spent is None:
+        return {**of, "unit": "", "epsilon": None, "delta": None, "said": "no noise was added"}
+    private = None if plan is None else plan.named_privacy()
+    unit = f"what the noise of {of['method']} protects" if private is None else UNITS[private.name]
+    delta = None if private is None else private.delta
+    more = "" if delta is None else f", delta = {delta:g}"
+    return {**of, "unit": unit, "epsilon": spent, "delta": delta, "said": f"{unit}: at most epsilon = {spent:g}{more}"}
 
 
 def _models(kit: Path, study: str) -> list[Content]:
