@@ -53,7 +53,8 @@ def test_what_a_party_approves_is_what_was_previewed(isthmus: Isthmus, tmp_path:
     done = isthmus("federation", "approve", "kits/a", "study.toml")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert (lines[0], lines[1], lines[-1]) == (f"study {hashed}", "parties: a, b", "approved by a")
+    assert lines[:3] == [f"study {hashed}", "purpose: none is stated", "parties: a, b"]
+    assert lines[-1] == "approved by a"
     assert "  train: at most 20 times in a run; the server reads the sum over parties" in lines
     assert isthmus("federation", "approve", "kits/a", hashed).out.splitlines()[-1] == "approved by a, 2 times by now"
     assert isthmus("federation", "approve", "kits/b").out == "no study waits for an approval\n"

@@ -30,6 +30,7 @@ EXTRAS = {
     "tables": ("isthmus party new --tables", ("duckdb",)),
     "federation": ("parties on machines of their own", ("nvflare", "cryptography")),
     "he": ("encrypted totals (ckks)", ("tenseal",)),
+    "privacy": ("the account of sampled noise, privacy.epsilon", ("dp-accounting",)),
     "ray": ("--ray: studies larger than one machine", ("ray",)),
     "tensorboard": ("--tensorboard", ("tensorboard",)),
     "mlflow": ("--mlflow", ("mlflow-skinny",)),
