@@ -81,7 +81,8 @@ def test_a_task_without_a_name_is_the_one_that_the_labels_ask_for() -> None:
     )  # fmt: skip
     assert study.resolved(loaded)["task"] == {
         "name": "node-classification", "metric": "macro_f1", "select_by": "macro_f1", "classes": 4,
-        "class_weights": "balanced", "focal_gamma": 0.0, "positive": None, "threshold": 0.5, "max_fpr": 0.001, "top_k": 100,
+        "class_weights": "balanced", "focal_gamma": 0.0, "positive": None, "threshold": 0.5,
+        "max_fpr": 0.001, "top_k": 100,
     }  # fmt: skip
     assert Study.of(study.resolved(loaded)).load(0).task == loaded.task
 
