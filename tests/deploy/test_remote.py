@@ -171,8 +171,8 @@ def enlarging(member: Member, times: float) -> None:
                 columns = {path: column * times for path, column in reply.columns.items()}  # type: ignore[operator]
                 return Reply(reply.parties, columns, reply.weights, (), reply.failures)
 
-            answered, binding = present.answered, present.binding  # type: ignore[attr-defined]
-            present = SimpleNamespace(answer=enlarged, answered=answered, binding=binding)  # type: ignore[assignment]
+            same = {name: getattr(present, name) for name in ("answered", "binding", "least")}
+            present = SimpleNamespace(answer=enlarged, **same)  # type: ignore[assignment]
         return called(present, message)
 
     member._answer = lying  # type: ignore[method-assign]

@@ -64,7 +64,7 @@ class PartyPlan:
         """The plan with the least noise.
 
         >>> round(PartyPlan.of(PartyPrivacy(epsilon=8.0), 50).multiplier, 2)
-        4.44
+        4.24
         """
         multiplier = gaussian_multiplier(options.epsilon, options.delta, times, FAR / STEPS, TAIL)
         return cls(options, times, multiplier)

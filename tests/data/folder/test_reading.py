@@ -236,7 +236,10 @@ SPOILED = {
     ),
     "label number outside": (
         lambda: alone(label=[0, 2, -1, 1.5, INF, NAN, None, 1]).without("split"),
-        [f"nodes.parquet, rows 2, 3, 4, 5: label 2, -1, 1.5, inf is not a whole number from 0 to 1: {DECLARE}"],
+        [
+            "nodes.parquet, rows 2, 3, 4, 5: label 2, -1, 1.5, inf is not a whole number from 0 to 1: correct it; if "
+            "labels are measured (regression), list the column under tasks (party new --task)"
+        ],
     ),
     "label a text where numbers are declared": (
         lambda: alone().with_settings(labels=None, classes=2),
@@ -507,7 +510,7 @@ def test_missing_table_is_an_error(tmp_path, name):
 @pytest.mark.parametrize("content", [b"", b"\x00\xff", b'a,b\n1,2,3\n"'])
 def test_unreadable_table_is_a_one_line_error(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(IsthmusError, match="cannot read") as caught:
+    with pytest.raises(IsthmusError, match=r"cannot read|is not UTF-8: save it as UTF-8") as caught:
         read_table(tmp_path / name)
     assert "\n" not in str(caught.value)
 

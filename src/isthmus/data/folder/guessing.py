@@ -296,21 +296,27 @@ def _numbers_own_rows(source: SourceTable, key: str, taken: Sequence[str]) -> bo
     if len(numbers) == 1:
         is_whole = pa.types.is_integer(to_keys(source.table.column(key)).type)
         return is_whole and numbers[0] is not None and int(numbers[0].min()) in (0, 1)
-    seen: dict[int, list[dict[int, str]]] = {}
+    seen: dict[int, list[dict[int, dict[str, Any]]]] = {}
     for part, running in zip(source.parts(), numbers, strict=True):
         if running is not None:
             first = np.argsort(running, kind="stable")[:FIRST_ROWS]
             rows = part.drop_columns([each for each in (*taken, key) if each in part.column_names]).take(first)
-            texts = map(repr, rows.to_pylist())
-            seen.setdefault(int(running.min()), []).append(dict(zip(running[first].tolist(), texts, strict=True)))
+            own = dict(zip(running[first].tolist(), rows.to_pylist(), strict=True))
+            seen.setdefault(int(running.min()), []).append(own)
     for parties in seen.values():
-        values: dict[int, list[str]] = {}
-        for number, text in (each for party in parties for each in party.items()):
-            values.setdefault(number, []).append(text)
+        values: dict[int, list[dict[str, Any]]] = {}
+        for number, row in (each for party in parties for each in party.items()):
+            values.setdefault(number, []).append(row)
         shared = [each for each in values.values() if len(each) > 1]
-        if sum(len(set(each)) > 1 for each in shared) > DISAGREE * len(shared):
+        if sum(map(_contradict, shared)) > DISAGREE * len(shared):
             return True
     return False
+
+
+def _contradict(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether rows have different values in a column; a party may leave out what another one knows."""
+    known = ({repr(row[name]) for row in rows if row.get(name) not in (None, "")} for name in rows[0])
+    return any(len(values - {"nan"}) > 1 for values in known)
 
 
 def comments_of(guesses: Mapping[str, Guess]) -> Iterator[tuple[tuple[str, ...], str]]:
