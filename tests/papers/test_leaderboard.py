@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.papers.a_paper import table
 
-from isthmus.papers.leaderboard import aligned, board_lines, interval, leaderboard
+from isthmus.paired import interval
+from isthmus.papers.leaderboard import aligned, board_lines, leaderboard
 from isthmus.papers.plan import Table
 from isthmus.papers.results import TableResults
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from isthmus import result_files, store
 from isthmus.data.describe import CutDescription
 from isthmus.dossier.checking import Facts, known_limits, output_checks
 from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.paired import interval
 from isthmus.report import wording
 from isthmus.report.headline import title
 from isthmus.report.ledger_text import describe_action, parse_fields
@@ -29,8 +30,6 @@ FORMAT = 1
 """Format number of a dossier. Raise it when older ones can no longer be read."""
 SEEDS = 3
 """Seeds from which on an interval is over seeds."""
-LEVEL = 0.95
-"""Of the intervals."""
 
 Content = dict[str, Any]
 
@@ -279,11 +278,11 @@ def _metrics(folder: ResultFolder, party: str) -> Iterator[Content]:
             continue
         runs = [run for run in results.runs if run.method == score.method and score.metric in run.metrics]
         values = [value for run in runs if (value := wording.finite(run.metrics[score.metric])) is not None]
-        interval, of = _interval(score.metric, values, None if party else cuts.get(runs[0].seed if runs else -1))
+        bounds, of = _interval(score.metric, values, None if party else cuts.get(runs[0].seed if runs else -1))
         row: Content = {
             "method": score.method, "metric": score.metric, "title": wording.metric_title(score.metric),
             "mean": wording.finite(score.mean), "std": wording.finite(score.std) if score.seeds > 1 else None,
-            "seeds": score.seeds, "interval": interval, "interval_of": of,
+            "seeds": score.seeds, "interval": bounds, "interval_of": of,
         }  # fmt: skip
         over = [run.over_parties[score.metric] for run in runs if score.metric in run.over_parties]
         worst = [value for each in over if (value := wording.finite(each.worst)) is not None]
@@ -298,10 +297,8 @@ def _metrics(folder: ResultFolder, party: str) -> Iterator[Content]:
 
 def _interval(metric: str, values: Sequence[float], cut: CutDescription | None) -> tuple[list[float] | None, str]:
     """An interval of 95 % for the mean of these seeds, or of one seed over its test items; and which of both it is."""
-    if len(values) >= SEEDS:
-        from scipy.stats import t
-
-        half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    half = interval(values) if len(values) >= SEEDS else None
+    if half is not None:
         low, high = fmean(values) - half, fmean(values) + half
         return [max(0.0, low), min(1.0, high)] if wording.percent(metric) else [low, high], "over seeds (Student's t)"
     found = interval_of(metric, values[0], cut) if len(values) == 1 else None

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from isthmus.paired import LEVEL, Difference, difference
+from isthmus.paired import Difference, difference, interval
 from isthmus.papers.plan import Table
 from isthmus.papers.results import Runs, TableResults
 
@@ -59,19 +59,6 @@ def ranked(rows: Iterable[Row], figure: str) -> list[Row]:
 def _by_seed(table: Table, runs: Runs, figure: str) -> dict[int, float]:
     times = table.figures[figure].times
     return {run["seed"]: times * run["figures"][figure] for run in runs if figure in run["figures"]}
-
-
-def interval(values: Sequence[float]) -> float | None:
-    """Half of the interval that has the true mean in 95 of 100 such samples (Student's t); none for one value.
-
-    >>> round(interval([79.0, 80.0, 81.0]), 2)
-    2.48
-    """
-    if len(values) < 2:
-        return None
-    from scipy.stats import t
-
-    return float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def mean_text(values: Sequence[float], digits: int) -> str:
