@@ -77,7 +77,7 @@ def guess_tables(sources: Mapping[str, SourceTable], taken: Mapping[str, Sequenc
         key = guesses[name].key
         if key is None:
             continue
-        whole_of_own = name not in referred and pa.types.is_integer(to_keys(source.table.column(key)).type)
+        whole_of_own = name not in referred and pa.types.is_integer(source.keys(key).type)
         if whole_of_own or _numbers_own_rows(source, key, taken.get(name, ())):
             guesses[name].ids = "own"
             guesses[name].why["ids",] = "each party numbers these rows; 'shared' if a number is one row at all parties"
@@ -162,7 +162,7 @@ def _guess_foreign(
         for other, target in guesses.items():
             if target.key is None:
                 continue
-            keys = to_keys(sources[other].table.column(target.key))
+            keys = sources[other].keys(target.key)
             share, different = _contained(values, keys)
             by_name = bool(words(column) & _names_of(other, target.key))
             is_named = by_name or bool(words(column) & ENDS)
@@ -196,7 +196,7 @@ def _note_unmatched(
             named = words(column) - {"id", "key", "no", "nr", "number"} - ENDS
             if target is guess or target.key is None or not named or named - _names_of(other, target.key):
                 continue
-            share, different = _contained(values, to_keys(sources[other].table.column(target.key)))
+            share, different = _contained(values, sources[other].keys(target.key))
             guess.notes.append(
                 f"column '{column}' is named like the rows of '{other}', but {share:.0%} of its "
                 f"{different or count_distinct(values):,} values are keys in '{target.key}': no edge joins them; "
@@ -294,7 +294,7 @@ def _numbers_own_rows(source: SourceTable, key: str, taken: Sequence[str]) -> bo
     """
     numbers = [running_numbers(to_keys(part.column(key))) for part in source.parts()]
     if len(numbers) == 1:
-        is_whole = pa.types.is_integer(to_keys(source.table.column(key)).type)
+        is_whole = pa.types.is_integer(source.keys(key).type)
         return is_whole and numbers[0] is not None and int(numbers[0].min()) in (0, 1)
     seen: dict[int, list[dict[int, dict[str, Any]]]] = {}
     for part, running in zip(source.parts(), numbers, strict=True):

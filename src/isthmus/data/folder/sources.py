@@ -6,13 +6,14 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from isthmus.data.folder.arrow import blank_to_null, is_text, to_plain
+from isthmus.data.folder.arrow import blank_to_null, is_text, to_keys, to_plain
 from isthmus.data.folder.columns import count_distinct
 from isthmus.data.folder.table import NULLS, unreadable
 from isthmus.errors import IsthmusError, missing_extra
@@ -51,6 +52,16 @@ class SourceTable:
     def different(self, column: str) -> int:
         """Return how many different values a column has at each party, added up."""
         return sum(count_distinct(blank_to_null(part.column(column))) for part in self.parts())
+
+    def keys(self, column: str) -> Any:
+        """Return a column of keys, see `to_keys`; kept, because all columns of other tables are compared with it."""
+        if column not in self._keys:
+            self._keys[column] = to_keys(self.table.column(column))
+        return self._keys[column]
+
+    @cached_property
+    def _keys(self) -> dict[str, Any]:
+        return {}
 
     def parts(self) -> list[pa.Table]:
         """Return the rows of each party."""
