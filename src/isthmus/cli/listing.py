@@ -6,7 +6,7 @@ import ast
 import importlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,19 +99,23 @@ def complete(kind: Kind) -> Callable[[str], list[str]]:
     """Return what a shell asks for the names of a kind that begin with a text."""
 
     def names(incomplete: str) -> list[str]:
-        return [name for name in read_summaries(kind) if name.startswith(incomplete.lower())]
+        return _beginning(incomplete, read_summaries(kind))
 
     return names
 
 
 def complete_protocol(incomplete: str) -> list[str]:
     """Return the protocols that begin with a text."""
-    return [name for name in known_protocols() if name.startswith(incomplete.lower())]
+    return _beginning(incomplete, known_protocols())
 
 
 def complete_metric(incomplete: str) -> list[str]:
     """Return the metrics that begin with a text."""
-    return [name for name in METRICS if name.startswith(incomplete.lower())]
+    return _beginning(incomplete, METRICS)
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete.lower())]
 
 
 def summaries(kind: Kind) -> dict[str, str]:
