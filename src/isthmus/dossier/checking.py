@@ -200,7 +200,7 @@ def _of_outputs(content: Mapping[str, Any], facts: Facts) -> Iterator[str]:
     if units and not facts.apart:
         yield "Metrics and files of a study in one process were measured on the data: no epsilon covers them."
     if any(each["epsilon"] is None for each in content["privacy"]) or not units:
-        yield "Without noise, no bound holds on what models, sums and metrics tell of a single item."
+        yield "Without noise, nothing limits what models, sums and metrics may reveal about a single item."
     if facts.audited:
         yield "A failed attack proves little: audits are lower bounds, and a better attack may find more."
     elif content["of"] != "party":

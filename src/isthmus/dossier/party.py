@@ -174,10 +174,8 @@ def _actions(own: Sequence[Line], party: str) -> list[Content]:
         entry["calls"].setdefault(run, []).append(line.get("rows", 0))
     rows = []
     for (method, action, verb, eyes, protection), entry in found.items():
-        times, held = (
-            [len(each) for each in entry["calls"].values()],
-            [n for each in entry["calls"].values() for n in each],
-        )
+        times = [len(each) for each in entry["calls"].values()]
+        held = [rows_held for each in entry["calls"].values() for rows_held in each]
         share = Share((min(times), max(times)), (min(held), max(held)))
         entry |= {"action": action, "verb": verb, "eyes": eyes, "protection": protection, "shares": {party: share}}
         nouns = Method.known()[method].nouns if method in Method.known() else {}

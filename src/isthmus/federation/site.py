@@ -338,7 +338,7 @@ class Site:
             return Reply.of(self.cohort.names, Answer({}) if result is None else result)
 
     def _hidden(self, private: PrivateSums, name: str, answer: Answer, request: Any) -> Answer:
-        """What is sent in place of an answer, so that it tells of no party more than the account says."""
+        """Replace an answer by what may leave the parties under the privacy account."""
         names = self.cohort.names
         if name != EVALUATE:
             return private.answer(
