@@ -9,7 +9,7 @@ from command_line import Isthmus
 from isthmus.study.tuning import BEST
 
 TUNE = (
-    "tune", "--method", "fedavg,majority", "--rounds", "2", "--set", "data.nodes=100", "--trials", "2",
+    "tune", "--method", "fedavg,majority", "--encoder", "mlp", "--rounds", "2", "--set", "data.nodes=100", "--trials", "2",
     "--out", "tuned", "--metric", "macro_f1", "--select-by", "balanced_accuracy",
 )  # fmt: skip
 
@@ -22,6 +22,7 @@ def test_tune_tells_of_each_trial_and_its_best_settings_run(isthmus: Isthmus, tm
     assert all(line.startswith("fedavg: validation ") and "local.lr = 0.01" in line for line in lines)
     assert done.out.splitlines()[-1] == f"best settings in {Path('tuned') / BEST}, results in tuned"
     assert 'metric = "macro_f1"\nselect_by = "balanced_accuracy"' in (tmp_path / "tuned" / BEST).read_text()
+    assert 'encoder = "mlp"' in (tmp_path / "tuned" / BEST).read_text()
     assert isthmus("run", tmp_path / "tuned" / BEST).code == 0
     other = isthmus(*TUNE, "--range", "local.lr=0.01..0.03", "--rounds", "3", "--resume")
     assert other.code == 2

@@ -10,6 +10,7 @@ import typer
 
 from isthmus.cli.common import (
     Data,
+    Encoder,
     Import,
     Json,
     MethodNames,
@@ -35,6 +36,7 @@ def tune_command(
     partition: PartitionName = None,
     parties: Parties = None,
     method: MethodNames = None,
+    encoder: Encoder = None,
     rounds: Rounds = None,
     metric: Metric = None,
     select_by: SelectBy = None,
@@ -57,7 +59,7 @@ def tune_command(
 
     whole = read_study(
         study, set_ or [], protocol=protocol, data=data, partition=partition, parties=parties, method=method,
-        rounds=rounds, seeds=seeds, metric=metric, select_by=select_by, imports=import_, range_=range_,
+        encoder=encoder, rounds=rounds, seeds=seeds, metric=metric, select_by=select_by, imports=import_, range_=range_,
     )  # fmt: skip
     use_one_thread()
     try:
