@@ -418,6 +418,13 @@ class PerParty:
         if block.batch is None and self.reach is not None:
             self._probe_reach(block, self.reach)
 
+    def _trial(self, parties: int) -> PerParty:
+        """Another one with the same layers, for passes whose output is only compared."""
+        trial = copy.copy(self)
+        trial._features, trial._columns, trial._frozen = {}, {}, frozenset()
+        trial.resize(parties)
+        return trial
+
     def _probe_reach(self, block: Block, reach: int) -> None:
         """Compare the first node of a path of nodes with itself where the path ends after as many hops.
 
@@ -453,8 +460,7 @@ class PerParty:
                 for read, both in zip(reads, ends, strict=True)
             ]
             rows_of = [0, 0]
-        trial = PerParty(self.module, 1, self.device)
-        trial._probed, trial.side_by_side = True, self.side_by_side
+        trial = self._trial(1)
         outputs = []
         for read, row in zip(reads, rows_of, strict=True):
             trial.load(_varied(self.initial, 1))
@@ -480,8 +486,8 @@ class PerParty:
         pair = Block.concat([replace(sample, x=rows.to_dense(sample.x)) for sample in samples])
         if pair.edge_weight is not None:  # PyG normalises negative weights differently, see `normalised_edges`
             pair = replace(pair, edge_weight=pair.edge_weight.abs())
-        trial = PerParty(self.module, 2, self.device)
-        trial._probed = True
+        trial = self._trial(2)
+        trial.module = copy.deepcopy(self.module)  # functional_call changes a layer that has two names
         weights = _varied(self.initial, 2)
         for training in (False, True):
             outputs: list[Any] = []
