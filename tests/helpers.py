@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -27,6 +27,15 @@ from isthmus.nn.per_party import Leaf, PerParty, per_party
 from isthmus.nn.weights import Weights, initial_weights
 from isthmus.tasks.base import Step
 from isthmus.tasks.classification import NodeClassification
+
+
+def slow_but(quick: Collection[Any], cases: Iterable[Any]) -> list[Any]:
+    """The cases of a test, all but the quick ones among the slow tests."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=() if case in quick else pytest.mark.slow)
+        for case in cases
+    ]
+
 
 FEATURES, CLASSES = 16, 3
 NODES = (23, 40, 5, 31)

@@ -14,6 +14,7 @@ import pytest
 from tests.party_folders import two_drafts
 
 from command_line import Isthmus
+from helpers import slow_but
 from isthmus.advice.counts import Counts
 from isthmus.advice.methods import ROWS, Situation, advised, commands, costs, flags
 from isthmus.methods.base import Method
@@ -110,7 +111,7 @@ NAMED: dict[str, set[str]] = {
 }
 
 
-@pytest.mark.parametrize("which", EXPORTS)
+@pytest.mark.parametrize("which", slow_but(["banks", "molecules"], EXPORTS))
 def test_every_method_named_runs_on_what_parties_exported(which: str, isthmus: Isthmus, tmp_path: Path) -> None:
     options, changed = EXPORTS[which]
     assert isthmus("party", "export", "parties", *shlex.split(options)).code == 0

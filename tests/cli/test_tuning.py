@@ -9,8 +9,8 @@ from command_line import Isthmus
 from isthmus.study.tuning import BEST
 
 TUNE = (
-    "tune", "--method", "fedavg,majority", "--encoder", "mlp", "--rounds", "2", "--set", "data.nodes=100", "--trials", "2",
-    "--out", "tuned", "--metric", "macro_f1", "--select-by", "balanced_accuracy",
+    "tune", "--method", "fedavg,majority", "--encoder", "mlp", "--rounds", "2", "--set", "data.nodes=100",
+    "--trials", "2", "--out", "tuned", "--metric", "macro_f1", "--select-by", "balanced_accuracy",
 )  # fmt: skip
 
 

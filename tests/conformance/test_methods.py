@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from helpers import slow_but
 from isthmus.data.party import Level
 from isthmus.federation import pieces
 from isthmus.methods.base import Averaging, Method
@@ -48,9 +49,7 @@ FIRST = [(name, Method.named(name).levels[0]) for name in Method.known()]
 """Of a method that is for several levels the first: what the other levels could break runs for them with the slow."""
 
 
-@pytest.mark.parametrize(
-    ("name", "level"), [pytest.param(*case, marks=() if case in FIRST else pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.parametrize(("name", "level"), slow_but(FIRST, CASES))
 def test_method_conforms(name: str, level: Level) -> None:
     check_method(quick(name, rounds=3), small_parties(level), checks=[each for each in CHECKS if each != AGGREGATIONS])
 
@@ -59,9 +58,7 @@ TYPED = [(name, level) for name, level in CASES if Method.named(name).typed]
 QUICK = [(name, "node") for name in ("fedavg", "fedper", "centralized")]
 
 
-@pytest.mark.parametrize(
-    ("name", "level"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in TYPED]
-)
+@pytest.mark.parametrize(("name", "level"), slow_but(QUICK, TYPED))
 def test_method_conforms_on_typed_graphs(name: str, level: Level) -> None:
     encoder = Encoder.named("rgcn")(hidden=8)
     checks = [each for each in CHECKS if each != AGGREGATIONS]
@@ -77,13 +74,22 @@ def test_other_methods_refuse_typed_graphs(name: str) -> None:
     refuses_typed_graphs(subject)
 
 
-@pytest.mark.parametrize(("name", "level", "parties"), [*((*case, 5) for case in AVERAGING), ("fedavg", "node", 4)])
+@pytest.mark.parametrize(
+    ("name", "level", "parties"),
+    [
+        ("fedavg", "node", 4),
+        *slow_but([("fedavg", "node", 5), ("scaffold", "graph", 5)], [(*each, 5) for each in AVERAGING]),
+    ],
+)
 def test_aggregations_run_or_are_refused(name: str, level: Level, parties: int) -> None:
     """Krum refuses four parties."""
     check_method(quick(name, rounds=1), small_parties(level, parties), checks=[AGGREGATIONS])
 
 
-@pytest.mark.parametrize(("name", "level"), CASES)
+SORTED = [(name, "node") for name in ("fedavg", "fedper", "fedcog", "fedgl")] + [("fclg", "graph")]
+
+
+@pytest.mark.parametrize(("name", "level"), slow_but(SORTED, CASES))
 def test_cohorts_of_two_sorted_by_size_conform(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PARTIES", 2)
     monkeypatch.setattr(pieces, "SORTED_FROM", 1)
@@ -98,13 +104,7 @@ def test_matching_a_gcn_conforms(name: str, options: dict[str, Any]) -> None:
     check_method(method, small_parties("node"), checks=[each for each in CHECKS if each != AGGREGATIONS])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "fedavg",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedbn", "scaffold", "feddyn", "fedadam", "local")),
-    ],
-)
+@pytest.mark.parametrize("name", slow_but(["fedavg"], ["fedavg", "fedbn", "scaffold", "feddyn", "fedadam", "local"]))
 def test_mini_batches_and_batch_norm_conform(name: str) -> None:
     kind = Method.named(name)
     # plain SGD, because the bias before a batch norm has only rounding as its gradient, and Adam makes full steps of it
@@ -124,7 +124,7 @@ def test_schedules_of_the_learning_rate_conform(name: str) -> None:
     check_method(method, small_parties(kind.levels[0]), checks=checks)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "local", "centralized"])
+@pytest.mark.parametrize("name", slow_but(["fedavg"], ["fedavg", "scaffold", "local", "centralized"]))
 def test_methods_conform_on_graphs_with_several_tasks(name: str) -> None:
     check_method(Method.named(name)(rounds=3), small_parties("graph", labels="multilabel"))
 
@@ -139,7 +139,7 @@ def test_fedavg_conforms_on_nodes_with_several_tasks() -> None:
     check_method(Method.named("fedavg")(rounds=3), small_parties("node", labels="multilabel"))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedcog", "local", "centralized"])
+@pytest.mark.parametrize("name", slow_but(["fedavg", "fedcog"], ["fedavg", "fedcog", "local", "centralized"]))
 def test_methods_conform_on_pairs(name: str) -> None:
     check_method(Method.named(name)(rounds=3), small_parties("pair"))
 

@@ -14,7 +14,7 @@ from ray import exceptions as failures
 from tests.deploy.federated_studies import study_of
 from tests.deploy.ray_here import Actor, RayHere, Stored, stand_in
 
-from helpers import assert_same_history
+from helpers import assert_same_history, slow_but
 from isthmus.deploy import cluster as module
 from isthmus.deploy.cluster import Cluster, split_evenly
 from isthmus.errors import IsthmusError
@@ -63,7 +63,9 @@ ON_WORKERS = [*EXACT, "two-groups", "fclg", "fgssl", "fedgta", "moon", "fedgc by
 WORKERS = [*((name, 2) for name in ON_WORKERS), *((name, cores) for name in ("fedavg", "fgssl") for cores in (1, 3, 8))]
 
 
-@pytest.mark.parametrize(("name", "cores"), WORKERS)
+@pytest.mark.parametrize(
+    ("name", "cores"), slow_but([each for each in WORKERS if each[0] in ("fedavg", "fgssl")], WORKERS)
+)
 def test_any_number_of_workers_gives_the_numbers_of_one_process(here: RayHere, name: str, cores: int) -> None:
     here.cores = cores
     study, due = in_one_process(name, rounds=2)

@@ -19,6 +19,7 @@ from tests.deploy.federated_studies import (
 )
 from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 
+from helpers import slow_but
 from isthmus.data.datasets import ledgers
 from isthmus.data.folder.from_database import DatabaseSource, create_databases
 from isthmus.deploy.coordinator import Outcome, coordinate
@@ -67,7 +68,6 @@ def test_a_sum_for_each_party_is_refused_under_masks(name: str, tmp_path: Path) 
 SUMMED = [name for name in STUDIES if name not in ("local", "two-groups", *CANNOT_BE_MASKED)]
 QUICK = ("fedavg", "fedgcn")
 """Studies that show every way of summing up: for the server, and for the parties."""
-ENCRYPTED = [pytest.param(name, "ckks", marks=() if name in QUICK else pytest.mark.slow) for name in SUMMED]
 
 
 def steady(study: Study) -> Study:
@@ -75,7 +75,8 @@ def steady(study: Study) -> Study:
     return study.with_methods([each.with_rate(0.01) for each in study.listed_methods()])
 
 
-@pytest.mark.parametrize(("name", "total"), [*((name, "masks") for name in SUMMED), *ENCRYPTED])
+@pytest.mark.parametrize("total", ["masks", "ckks"])
+@pytest.mark.parametrize("name", slow_but(QUICK, SUMMED))
 def test_protected_totals_give_the_same_numbers_to_their_precision(name: str, total: str, tmp_path: Path) -> None:
     study = at_folders(steady(study_of(name, protect={"total": total, "noise": "study"})), tmp_path / "data")
     here, there = in_one_process(study), federated(study, tmp_path).runs[0]

@@ -20,7 +20,7 @@ from isthmus.study.run import run_study
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")]
 
 READERS: dict[str, dict[str, Any]] = {
     "desk": {"width": 1280, "scheme": "light", "media": "screen"},
@@ -296,7 +296,6 @@ def test_it_prints(browser: Any, folder: Path, tmp_path: Path) -> None:
     page.close()
 
 
-@pytest.mark.slow
 def test_the_live_page_is_read_while_a_study_runs(browser: Any) -> None:
     study = Study.of({"data": {"name": "banks", "nodes": 120}, "methods": [{"name": "fedavg", "rounds": 3}]})
     with LivePage(study) as live:
