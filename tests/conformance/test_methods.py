@@ -19,6 +19,7 @@ CASES = [
     (name, level) for name, kind in Method.known().items() for level in kind.levels if level not in ("pair", "edge")
 ]
 AVERAGING = [(name, level) for name, level in CASES if issubclass(Method.named(name), Averaging)]
+AGGREGATED = [("fedavg", "node", 5), ("scaffold", "graph", 5)]
 AGGREGATIONS = "aggregations_run_or_refuse"
 MOST = {
     "rounds": 2, "epochs": 3, "head_epochs": 2, "teaching": 2, "check_every": 2, "width": 8, "edge_width": 8,
@@ -78,7 +79,7 @@ def test_other_methods_refuse_typed_graphs(name: str) -> None:
     ("name", "level", "parties"),
     [
         ("fedavg", "node", 4),
-        *slow_but([("fedavg", "node", 5), ("scaffold", "graph", 5)], [(*each, 5) for each in AVERAGING]),
+        *slow_but(AGGREGATED, [(*each, 5) for each in AVERAGING]),
     ],
 )
 def test_aggregations_run_or_are_refused(name: str, level: Level, parties: int) -> None:

@@ -61,11 +61,10 @@ def in_one_process(name: str, rounds: int) -> tuple[Study, RunResult]:
 
 ON_WORKERS = [*EXACT, "two-groups", "fclg", "fgssl", "fedgta", "moon", "fedgc by sgd", "links"]
 WORKERS = [*((name, 2) for name in ON_WORKERS), *((name, cores) for name in ("fedavg", "fgssl") for cores in (1, 3, 8))]
+FEW = [each for each in WORKERS if each[0] in ("fedavg", "fgssl")]
 
 
-@pytest.mark.parametrize(
-    ("name", "cores"), slow_but([each for each in WORKERS if each[0] in ("fedavg", "fgssl")], WORKERS)
-)
+@pytest.mark.parametrize(("name", "cores"), slow_but(FEW, WORKERS))
 def test_any_number_of_workers_gives_the_numbers_of_one_process(here: RayHere, name: str, cores: int) -> None:
     here.cores = cores
     study, due = in_one_process(name, rounds=2)
