@@ -32,7 +32,7 @@ from isthmus.nn.weights import count_numbers
 from isthmus.privacy.random_bits import KEY, derive_key
 from isthmus.study.config import Study
 from isthmus.study.models import describe_model, write_models
-from isthmus.study.private import check_private, most_spent, private_sums
+from isthmus.study.private import check_private, most_spent, private_answers
 from isthmus.study.setup import check_task, extended, module_of, outline, suited
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Member(PartySide):
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
         self.description = describe_model(method, encoder, task, seed, party.inputs, labels, columns)
         where: dict[str, Any] = {"seed": seed, "noise_key": self._noise_key(seed)}
-        where["private"] = private_sums(study.named_privacy(), method, module)
+        where["private"] = private_answers(study.named_privacy(), method, module, task)
         self.site = method.site([party], task, module, **where)
         return self.site
 

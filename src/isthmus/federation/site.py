@@ -18,7 +18,7 @@ from isthmus.federation.actions import Binding, action
 from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.kept import Kept, join
 from isthmus.federation.letters import letter_problem
-from isthmus.federation.private import EVALUATE, Asked, PrivateSums
+from isthmus.federation.private import EVALUATE, Asked, Private
 from isthmus.federation.robust import Aggregation
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.draws import Draws, seed_of
@@ -81,7 +81,7 @@ class Site:
         *,
         seed: int = 0,
         noise_key: bytes | None = None,
-        private: PrivateSums | None = None,
+        private: Private | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.method = method
@@ -337,7 +337,7 @@ class Site:
                 raise IsthmusError("refused: privacy does not cover messages to other parties")
             return Reply.of(self.cohort.names, Answer({}) if result is None else result)
 
-    def _hidden(self, private: PrivateSums, name: str, answer: Answer, request: Any) -> Answer:
+    def _hidden(self, private: Private, name: str, answer: Answer, request: Any) -> Answer:
         """Replace an answer by what may leave the parties under the privacy account."""
         names = self.cohort.names
         if name != EVALUATE:

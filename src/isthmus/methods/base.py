@@ -166,6 +166,9 @@ class Method(Registered):
     """Options that `isthmus tune` varies beside the learning rates, such as the weight of a term of the loss."""
     updates: ClassVar[tuple[str, ...]] = ()
     """Actions whose totals are sums of what parties trained from what they were sent; noise of parties covers these."""
+    only_trains: ClassVar[bool] = False
+    """Whether its parties read their data for nothing but the task's loss in local training, and to evaluate: noise in
+    that training then covers all that leaves them. Not inherited."""
     AtParty: ClassVar[type[Site]] = Site
 
     label: str = Field("", pattern=r"^(\w[\w .,=+-]*)?$", max_length=120, validate_default=True)
@@ -193,8 +196,9 @@ class Method(Registered):
         super().__init_subclass__(**options)
         if "listing" not in cls.__dict__:
             cls.listing = Listing()
-        if "typed" not in cls.__dict__:
-            cls.typed = False
+        for declared in ("typed", "only_trains"):
+            if declared not in cls.__dict__:
+                setattr(cls, declared, False)
 
     @field_validator("label")
     @classmethod
@@ -247,6 +251,10 @@ class Method(Registered):
         rated = math.ceil(self.rounds / self.every)
         actions = self.site_type().actions()
         return {name: rated if name in EVALUATING else self.rounds for name in actions}
+
+    def epochs_per_call(self) -> int:
+        """Epochs of the local training in one call of an action of `updates`, from which something leaves a party."""
+        return 0
 
     def follows_rounds(self) -> bool:
         """Whether what its parties do depends on the number of the round: the server then tells them."""
@@ -335,6 +343,9 @@ class Averaging(Method):
 
     def aggregation(self) -> Aggregation:
         return Aggregation.of(self.aggregate)
+
+    def epochs_per_call(self) -> int:
+        return self.local.epochs
 
     def models(self, state: State) -> Models:
         return Models(shared=state.weights)

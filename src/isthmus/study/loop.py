@@ -23,7 +23,7 @@ from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.models import Models
 from isthmus.federation.pieces import pieces
-from isthmus.federation.private import PrivateSums
+from isthmus.federation.private import Private
 from isthmus.federation.site import Site
 from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import PartiesLost, Transport
@@ -31,7 +31,7 @@ from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.per_party import reach_of
 from isthmus.privacy.options import Privacy
-from isthmus.study.private import private_sums
+from isthmus.study.private import private_answers
 from isthmus.study.setup import check_fit, extended, whole_of
 from isthmus.tasks.base import Task, names_of
 from isthmus.tasks.metrics import metric_of
@@ -186,7 +186,7 @@ class Run:
             raise IsthmusError(f"method '{method.name}': select_over = 'parties' needs the scores of parties: {remedy}")
         module = extended(method, module, seed)
         self.method, self.task, self.seed = method, task, seed
-        self.privacy, self.private = privacy, private_sums(privacy, method, module, parties)
+        self.privacy, self.private = privacy, private_answers(privacy, method, module, task, len(parties))
         self.module, self.device = module, device
         self.checkpoint, self.save_every, self.on_round = checkpoint, save_every, on_round
         self.description = description or {}
@@ -220,7 +220,7 @@ class Run:
             bounds={name: each.binding.bounds for name, each in method.site_type().actions().items()},
             aggregation=method.aggregation(),
             tell_round=method.follows_rounds(),
-            private=self.private,
+            private=None if self.private is None else self.private.sums,
         )
 
     def go(self) -> RunResult:
@@ -552,7 +552,7 @@ def sites_of(
     device: torch.device | None = None,
     side_by_side: bool = True,
     first: int = 0,
-    private: PrivateSums | None = None,
+    private: Private | None = None,
 ) -> list[Site]:
     """The sites that host parties in one process.
 
