@@ -16,7 +16,7 @@ from isthmus.methods.base import EVALUATING, Method
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.per_party import reach_of
-from isthmus.nn.weights import statistics
+from isthmus.nn.weights import batch_norm_weights
 from isthmus.privacy.items import ItemPlan
 from isthmus.privacy.options import ItemPrivacy, PartyPrivacy, Privacy
 from isthmus.privacy.updates import PartyPlan
@@ -133,7 +133,7 @@ def _beside_items(method: Method, module: nn.Module, task: Task) -> Iterator[str
     if task.level == "node" and reach_of(module) != 0:
         readers = ", ".join(name for name, kind in Encoder.known().items() if not kind.reads_edges)
         yield f"an item is a node without its edges, and this model reads edges: use one that does not ({readers})"
-    if any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules()) or statistics(module):
+    if batch_norm_weights(module):
         yield "batch normalisation mixes the items of a step: use a model without it"
     if not task.loss_is_of_items:
         yield f"the loss of task '{task.name}' weighs items by others of the step: set task.class_weights = 'none'"
