@@ -67,6 +67,24 @@ def test_noise_is_of_each_partys_own_key(tmp_path: Path) -> None:
     assert len(keys) == len(list(tmp_path.glob("*/parties/*/noise.key"))) > 2
 
 
+def test_parties_hide_their_items_by_noise_of_their_own_in_local_training(tmp_path: Path) -> None:
+    """No masks are needed: what a party sends has all of the noise."""
+    privacy, weights = {"unit": "item", "epsilon": 50.0}, []
+    for name in ("s", "t"):
+        tables = {"privacy": privacy, "protect": {"total": "none"}, "model": {"encoder": "mlp", "hidden": 4}}
+        study = at_folders(study_of("fedavg", rounds=2, **tables), tmp_path / name / "data")
+        (run,) = federated(study, tmp_path / name).runs
+        weights.append(torch.cat([weight.flatten() for weight in run.weights.values()]))
+    assert run.privacy["of"] == "item"
+    assert run.privacy["epsilon"] == pytest.approx(50.0)
+    assert run.metrics == {}
+    assert {entry.fields for entry in run.ledger.entries if entry.action == "evaluate"} == {""}
+    assert not torch.allclose(*weights, atol=1e-3)  # keys differ, seeds do not
+    with pytest.raises(IsthmusError, match="whoever knows the study's seed knows its noise"):
+        tables["protect"] = {"total": "masks", "noise": "study"}
+        federated(at_folders(study_of("fedavg", rounds=2, **tables), tmp_path / "u" / "data"), tmp_path / "u")
+
+
 @pytest.mark.parametrize(
     ("protect", "why"),
     [
