@@ -74,7 +74,7 @@ class ItemGradients:
         )
         sums = [torch.zeros(leaf.tensor.shape, dtype=torch.float64, device=leaf.tensor.device) for leaf in leaves]
         for some in self.items[self.order[chosen[self.order]].to(self.items.device)].split(self.at_once):
-            self._add(sums, some, epoch, at)
+            self.add(sums, some, epoch, at)
         whole = torch.cat([each.flatten(1) for each in sums], dim=1).to("cpu", torch.long).numpy()
         found = torch.zeros(whole.shape, dtype=torch.float64)
         for party, (count, stream) in enumerate(zip(self.counts, streams, strict=True)):
@@ -86,7 +86,7 @@ class ItemGradients:
         parts = found.split([each[0].numel() for each in sums], dim=1)
         return [part.reshape(leaf.tensor.shape).to(leaf.tensor) for part, leaf in zip(parts, leaves, strict=True)]
 
-    def _add(self, sums: Sequence[Tensor], some: Tensor, epoch: int, at: int) -> None:
+    def add(self, sums: Sequence[Tensor], some: Tensor, epoch: int, at: int) -> None:
         """Add the clipped gradients of some items to the sums of their parties."""
         site, model = self.site, self.model
         party = site.cohort.party[some]

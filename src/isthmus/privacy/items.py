@@ -97,12 +97,12 @@ class ItemPlan:
         exact = [gradient.double() for gradient in gradients]
         norms = torch.stack([each.flatten(1).square().sum(1) for each in exact]).sum(0).sqrt()
         factor = STEPS * WITHIN / norms.clamp(min=self.options.clip)
-        found = [each * factor.view(-1, *[1] * (each.dim() - 1)) for each in exact]
-        finite = norms.isfinite()
-        if not bool(finite.all()):
-            for each in found:
-                each[~finite] = 0
-        return [each.trunc_() for each in found]
+        lost = ~norms.isfinite()
+        for each in exact:
+            each.mul_(factor.view(-1, *[1] * (each.dim() - 1))).trunc_()
+            if bool(lost.any()):
+                each[lost] = 0
+        return exact
 
     def noisy(self, sums: Ints, items: int, bits: Bits) -> Tensor:
         """The mean gradient of a party, from the sum of those of a step's items."""
