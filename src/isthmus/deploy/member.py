@@ -131,7 +131,8 @@ class Member(PartySide):
         self.times = self.approvals.permit(proposal, self.limits, known)
         self.tally, self.study = self.approvals.tally(proposal), proposal.hash
         if plan["stage"] == "set-up":
-            handler = SetUpHandler(self.contents, self.key, private=study.named_privacy() is not None)
+            privacy = study.named_privacy()
+            handler = SetUpHandler(self.contents, self.key, private=privacy is not None and privacy.hides_items)
             self._plan("the set-up", handler.calls(), plan)
             return handler
         if plan["stage"] != "run":

@@ -7,22 +7,28 @@ noise (`methods.per_item`). All else that answers could tell stays with it: coun
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from isthmus.data import rows
+from isthmus.data.party import PER_EDGE, Party
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, Total
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.transport import Each
+from isthmus.nn.aggregation import Aggregated, aggregations, reading_hops
 from isthmus.nn.stacks import slice_of
 from isthmus.privacy.account import Account
+from isthmus.privacy.hops import HopPlan
 from isthmus.privacy.items import ItemPlan
 from isthmus.privacy.random_bits import NoiseKey
 from isthmus.privacy.updates import PartyPlan
@@ -54,9 +60,11 @@ class Private(ABC):
 
     Attributes:
         actions: what they answer with noise; everything else has no fields, or is refused.
+        hides_items: answers and counts of evaluations could tell something, see `Privacy`.
     """
 
     actions: tuple[str, ...]
+    hides_items: ClassVar[bool] = True
 
     @property
     def sums(self) -> PrivateSums | None:
@@ -67,6 +75,16 @@ class Private(ABC):
     def items(self) -> ItemPlan | None:
         """The noise of local training."""
         return None
+
+    def prepared(
+        self, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
+    ) -> tuple[Sequence[Party], nn.Module]:
+        """The parties as methods see them, and the model for these.
+
+        Arguments:
+            noise: what each party draws from.
+        """
+        return parties, module
 
     def least(self, action: str, request: wire.Payload | Each) -> int:
         """How many parties a sum needs, so that its noise is what the account says: parties open no other."""
@@ -119,6 +137,52 @@ class PrivateItems(Private):
 
     def spent(self, times: int) -> Account:
         return Account() if self.plan is None else self.plan.account(times)
+
+
+@dataclass(frozen=True)
+class PrivateEdges(Private):
+    """Parties release noisy sums over neighbours once, and have no edges from then on: all else follows from these.
+
+    Arguments:
+        plan: the noise.
+    """
+
+    hides_items: ClassVar[bool] = False
+    plan: HopPlan
+    actions: tuple[str, ...] = ()
+
+    def prepared(
+        self, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
+    ) -> tuple[Sequence[Party], nn.Module]:
+        reader = aggregations(module)[0]
+        return [self._without_edges(party, reader, noise) for party in parties], reading_hops(module)
+
+    def _without_edges(self, party: Party, reader: Aggregated, noise: NoiseKey) -> Party:
+        """The party with hops beside its features, and without edges and border."""
+        if party.schema is not None:
+            raise IsthmusError(f"privacy: party '{party.name}' has a typed graph, whose edges no sums with noise read")
+        hops = itertools.count(1)
+
+        def total(h: Tensor, edges: Tensor) -> Tensor:
+            return self.plan.total(h, edges, noise, party.name, next(hops))
+
+        graph = copy(party.graph)
+        for name in PER_EDGE:
+            if graph.get(name) is not None:
+                del graph[name]
+        x = rows.to_dense(graph.x)
+        graph.x = reader.aggregate(x.double(), graph.edge_index, total).to(x.dtype)
+        graph.edge_index, graph.num_nodes = graph.edge_index.new_empty(2, 0), party.nodes
+        return replace(party.with_graph(graph), structural=None)
+
+    def noisy(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
+        return answer
+
+    def account(self, ledger: Ledger) -> Account:
+        return self.plan.account()
+
+    def spent(self, times: int) -> Account:
+        return self.plan.account()
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,7 @@ class Site:
         if not getattr(method, "typed", True):  # it may change edges, whose features would then be those of others
             parties = [party.without_edge_features() for party in parties]
         self.private, self.counted = private, dict[str, Any]()
+        self._held_back = private if private is not None and private.hides_items else None
         self.hosted = Cohort(tuple(parties), device or torch.device("cpu"))
         self.kept = Kept()
         self.answered = [0] * len(self.hosted)
@@ -331,9 +332,9 @@ class Site:
             result = function(self, request)
             if isinstance(result, Answer):
                 result = self.method.aggregation().limit(result, request)
-                if self.private is not None:
-                    result = self._hidden(self.private, function.__name__, result, request)
-            elif self.private is not None and result is not None:
+                if self._held_back is not None:
+                    result = self._hidden(self._held_back, function.__name__, result, request)
+            elif self._held_back is not None and result is not None:
                 raise IsthmusError("refused: privacy does not cover messages to other parties")
             return Reply.of(self.cohort.names, Answer({}) if result is None else result)
 
@@ -429,7 +430,7 @@ class Site:
             binding = replace(binding, contributors=getattr(self.method, binding.contributors))
         if name != EVALUATE:
             return binding
-        return replace(binding, verbs=("ask" if self.private is not None else self.method.evaluate_by,))
+        return replace(binding, verbs=("ask" if self._held_back else self.method.evaluate_by,))
 
 
 class Prepared(Site):

@@ -24,6 +24,7 @@ from isthmus.methods.training import LocalTraining
 from isthmus.nn.weights import Weights, body_weights, head_weights, initial_weights
 from isthmus.options import Registered
 from isthmus.privacy.account import Account
+from isthmus.privacy.random_bits import NoiseKey
 from isthmus.tasks.base import Task
 
 Weighting = Literal["train", "size", "even"]
@@ -225,7 +226,11 @@ class Method(Registered):
         """The server side: a generator that yields its state after every round (and every step of set-up)."""
 
     def site(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
-        """The party side for these parties; `where` are the site's seed and device."""
+        """The party side for these parties; `where` are the site's seed, device, ..."""
+        private, key = where.get("private"), where.get("noise_key")
+        if private is not None:
+            noise = NoiseKey(where.get("seed", 0) if key is None else key)
+            parties, module = private.prepared(parties, module, noise)
         return self.site_type()(self, parties, task, module, **where)
 
     def predictor(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:

@@ -577,7 +577,7 @@ class Tag(Encoder):
 class Perceptron(MessagePassing):
     """Linear layers with dropout before each and ReLU between them; edges are ignored."""
 
-    first_layer = "linears.0.weight"
+    first_layer: str | None = "linears.0.weight"
     weighted = False
     hops = 0
 

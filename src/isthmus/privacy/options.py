@@ -16,6 +16,8 @@ class Privacy(Registered):
     built_in_module: ClassVar[str] = "isthmus.privacy.options"
     in_shares: ClassVar[bool] = False
     """Whether parties add shares of one noise to a sum, so that masks must hide the summands."""
+    hides_items: ClassVar[bool] = True
+    """Whether what a party counts of its items, such as hits, is a release of the unit."""
 
     epsilon: float = Field(gt=0, le=1e9)
     """The most that a whole run may spend."""
@@ -46,3 +48,11 @@ class ItemPrivacy(Privacy):
     """The largest norm of the gradient of one item, all weights together; larger gradients are scaled down."""
     rate: float = Field(1.0, gt=0, le=1)
     """Probability with which a step reads an item. An epoch has 1 / rate steps, rounded up."""
+
+
+class EdgePrivacy(Privacy):
+    """One edge of a party's graph: what is released looks alike with it and without it, in both directions (GAP,
+    Sajadmanesh et al. 2023). Features and labels of nodes are not hidden."""
+
+    name: ClassVar[str] = "edge"
+    hides_items: ClassVar[bool] = False

@@ -10,15 +10,17 @@ from torch import nn
 
 from isthmus.errors import IsthmusError, format_option
 from isthmus.federation.actions import Binding
-from isthmus.federation.private import Private, PrivateItems, PrivateSums
+from isthmus.federation.private import Private, PrivateEdges, PrivateItems, PrivateSums
 from isthmus.federation.robust import Mean
 from isthmus.methods.base import EVALUATING, Method
 from isthmus.methods.training import LocalTraining
+from isthmus.nn.aggregation import aggregations, only_aggregation
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.per_party import reach_of
 from isthmus.nn.weights import batch_norm_weights
+from isthmus.privacy.hops import HopPlan
 from isthmus.privacy.items import ItemPlan
-from isthmus.privacy.options import ItemPrivacy, PartyPrivacy, Privacy
+from isthmus.privacy.options import EdgePrivacy, ItemPrivacy, PartyPrivacy, Privacy
 from isthmus.privacy.updates import PartyPlan
 from isthmus.tasks.base import Task
 
@@ -67,7 +69,7 @@ def most_spent(method: Method, privacy: Privacy | None) -> float | None:
 
 def adapted(method: Method, privacy: Privacy | None) -> Method:
     """The method with public values of options that would read data; one that is set to another value is refused."""
-    if privacy is None:
+    if privacy is None or not privacy.hides_items:
         return method
     due = {name: value for name, (value, _) in PUBLIC.items() if name in type(method).model_fields}
     for name, value in due.items():
@@ -89,9 +91,11 @@ def private_answers(
     """
     if privacy is None:
         return None
-    find = _beside_items if isinstance(privacy, ItemPrivacy) else _beside_updates
+    find = {ItemPrivacy: _beside_items, EdgePrivacy: _beside_hops}.get(type(privacy), _beside_updates)
     if release := next(itertools.chain(_beside_all(method, task, parties), find(method, module, task)), ""):
         raise IsthmusError(f"method '{method.name}' with privacy.unit = '{privacy.name}': {release}")
+    if isinstance(privacy, EdgePrivacy):
+        return PrivateEdges(HopPlan.of(privacy, aggregations(module)[0].depth))
     planned = method.calls(module)
     times = sum(planned.get(name, 0) for name in method.updates)
     if isinstance(privacy, ItemPrivacy):
@@ -139,6 +143,18 @@ def _beside_items(method: Method, module: nn.Module, task: Task) -> Iterator[str
         yield f"the loss of task '{task.name}' weighs items by others of the step: set task.class_weights = 'none'"
     if why := getattr(method, "local", LocalTraining()).items_problem():
         yield f"local.{why}"
+
+
+def _beside_hops(method: Method, module: nn.Module, task: Task) -> Iterator[str]:
+    """What the method, or its model, reads of edges that noise on sums over neighbours does not cover."""
+    if method.for_crossing:
+        yield "no noise covers what parties send of edges that cross between them: use a method without that"
+    if method.most_spent() is not None:
+        yield "it adds noise to edges itself: leave out [privacy]"
+    if task.level not in ("graph", "node"):
+        yield f"this task is on {task.level}s, which are edges themselves: use privacy.unit = 'party'"
+    if only_aggregation(aggregations(module)) is None:
+        yield "only sums over neighbours have noise, and this model reads edges otherwise: use the encoder gap"
 
 
 def _releases(method: Method, module: nn.Module) -> Iterator[tuple[str, Binding]]:
