@@ -80,9 +80,21 @@ def test_parties_hide_their_items_by_noise_of_their_own_in_local_training(tmp_pa
     assert run.metrics == {}
     assert {entry.fields for entry in run.ledger.entries if entry.action == "evaluate"} == {""}
     assert not torch.allclose(*weights, atol=1e-3)  # keys differ, seeds do not
+    tables["protect"] = {"total": "masks", "noise": "study"}
+    study = at_folders(study_of("fedavg", rounds=2, **tables), tmp_path / "u" / "data")
     with pytest.raises(IsthmusError, match="whoever knows the study's seed knows its noise"):
-        tables["protect"] = {"total": "masks", "noise": "study"}
-        federated(at_folders(study_of("fedavg", rounds=2, **tables), tmp_path / "u" / "data"), tmp_path / "u")
+        federated(study, tmp_path / "u")
+
+
+def test_parties_hide_their_edges_by_noise_of_their_own_in_sums_over_neighbours(tmp_path: Path) -> None:
+    tables = {"privacy": {"unit": "edge", "epsilon": 5.0}, "model": {"encoder": "gap", "hidden": 4}}
+    study = at_folders(study_of("fedavg", rounds=2, **tables), tmp_path / "data")
+    with_limits(tmp_path / "data", "epsilon = 6.0")
+    (run,) = federated(study, tmp_path).runs
+    assert run.privacy["of"] == "edge"
+    assert run.privacy["epsilon"] == pytest.approx(5.0)
+    assert "test_accuracy" in run.metrics  # items are not hidden
+    assert list((tmp_path / "parties").glob("*/noise.key"))
 
 
 @pytest.mark.parametrize(

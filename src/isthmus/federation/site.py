@@ -91,7 +91,6 @@ class Site:
         if not getattr(method, "typed", True):  # it may change edges, whose features would then be those of others
             parties = [party.without_edge_features() for party in parties]
         self.private, self.counted = private, dict[str, Any]()
-        self._held_back = private if private is not None and private.hides_items else None
         self.hosted = Cohort(tuple(parties), device or torch.device("cpu"))
         self.kept = Kept()
         self.answered = [0] * len(self.hosted)
@@ -101,6 +100,11 @@ class Site:
         self.inbox: dict[str, dict[int, Any]] = {}
         self._evaluated: list[tuple[tuple[str, ...], dict[str, Stack]]] = []
         self._request: wire.Payload | Each = {}
+
+    @property
+    def _held_back(self) -> Private | None:
+        """How answers are held back; None where all may leave."""
+        return self.private if self.private is not None and self.private.hides_items else None
 
     # ---- for methods
 
