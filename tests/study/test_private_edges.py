@@ -45,14 +45,16 @@ def test_private_training_conforms(check, level):
 
 
 def rewired(party):
-    """The party with other edges between as many nodes."""
+    """The party with other edges between as many nodes, and with degrees as its first feature."""
     graph = copy(party.graph)
     graph.edge_index = graph.edge_index.flip(1)[:, ::3].contiguous()
     graph.edge_index[0] = graph.edge_index[0].roll(1)
     for name in ("edge_weight", "edge_attr"):
         if graph.get(name) is not None:
             graph[name] = graph[name][::3]
-    return replace(party, graph=graph, border=None)
+    graph.x = graph.x.to_dense().clone()
+    graph.x[:, 0] = torch.bincount(graph.edge_index[1], minlength=party.nodes)
+    return replace(party, graph=graph, border=None, structural=torch.tensor([0]))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedper", "moon", "fedproto", "fedgta", "local"])
@@ -63,7 +65,7 @@ def test_nothing_but_noisy_sums_leads_from_edges_to_anyone(name, monkeypatch):
         return torch.full_like(h, 0.5)
 
     monkeypatch.setattr(HopPlan, "total", same)
-    parties = small_parties("node")
+    parties = [rewired(party) for party in small_parties("node")]
     one, other = (run_of(name, held).go() for held in (parties, [rewired(party) for party in parties]))
     assert one.metrics == other.metrics
     assert one.history == other.history

@@ -158,7 +158,7 @@ class PrivateEdges(Private):
         return [self._without_edges(party, reader, noise) for party in parties], reading_hops(module)
 
     def _without_edges(self, party: Party, reader: Aggregated, noise: NoiseKey) -> Party:
-        """The party with hops beside its features, and without edges and border."""
+        """The party with hops beside its features, and without edges, border and features that follow from edges."""
         if party.schema is not None:
             raise IsthmusError(f"privacy: party '{party.name}' has a typed graph, whose edges no sums with noise read")
         hops = itertools.count(1)
@@ -171,6 +171,8 @@ class PrivateEdges(Private):
             if graph.get(name) is not None:
                 del graph[name]
         x = rows.to_dense(graph.x)
+        if party.structural is not None:
+            x = rows.zero_columns(x, party.structural)
         graph.x = reader.aggregate(x.double(), graph.edge_index, total).to(x.dtype)
         graph.edge_index, graph.num_nodes = graph.edge_index.new_empty(2, 0), party.nodes
         return replace(party.with_graph(graph), structural=None)

@@ -76,11 +76,11 @@ class Aggregated(Perceptron):
 
 
 class Gap(Encoder):
-    """GAP (Sajadmanesh et al. 2023): sums of neighbours' projected features, hop by hop, then a perceptron on
-    them and the features.
+    """GAP (Sajadmanesh et al. 2023): sums of neighbours' features, hop by hop, then a perceptron on all hops.
 
     With `[privacy] unit = "edge"` the sums have noise. GAP projects features by a perceptron that it trains beforehand;
-    here the projection is random and the same for all, so that parties need no training for it.
+    here the projection is random and the same for all, so that parties need no training for it, and the perceptron
+    reads the features, too.
     """
 
     name: ClassVar[str] = "gap"

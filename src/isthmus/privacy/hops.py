@@ -44,7 +44,7 @@ class HopPlan:
         """The plan with the least noise.
 
         >>> round(HopPlan.of(EdgePrivacy(epsilon=8.0), 2).multiplier, 2)
-        0.91
+        0.85
         """
         return cls(options, hops, gaussian_multiplier(options.epsilon, options.delta, hops, FAR / STEPS, TAIL))
 
