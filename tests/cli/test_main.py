@@ -56,6 +56,32 @@ def test_h_is_help(isthmus: Isthmus, words: tuple[str, ...]) -> None:
 # ---- run
 
 
+@pytest.mark.parametrize(
+    ("unit", "data", "encoder"),
+    [
+        ("item", ("motifs", "graphs=24"), "gin"),
+        ("item", ("banks", "nodes=100"), "mlp"),
+        ("edge", ("banks", "nodes=100"), "gap"),
+    ],
+    ids=["graphs", "nodes", "edges"],
+)
+def test_run_states_what_it_spends_on_a_unit(
+    unit: str, data: tuple[str, str], encoder: str, isthmus: Isthmus, tmp_path: Path
+) -> None:
+    privacy = (f"privacy.unit={unit}", "privacy.epsilon=20", f"data.{data[1]}")
+    more = (word for each in privacy for word in ("--set", each))
+    done = isthmus(
+        "run", "--data", data[0], "--encoder", encoder, "--parties", "3", "--rounds", "2", "--hidden", "8",
+        *more, "--out", str(tmp_path / "out"),
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert {"item": "one training item of a party", "edge": "one edge of a party's graph"}[unit] in done.out
+    runs = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
+    spent = {run["method"]: run["privacy"].get("epsilon") for run in runs}
+    assert spent["fedavg"] == pytest.approx(20.0)
+    assert options_of(tmp_path / "out")["privacy"]["unit"] == unit
+
+
 def test_run_prints_a_table_that_fits_80_columns(
     isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,36 @@ def test_noise_is_of_each_partys_own_key(tmp_path: Path) -> None:
     assert len(keys) == len(list(tmp_path.glob("*/parties/*/noise.key"))) > 2
 
 
+def test_parties_hide_their_items_by_noise_of_their_own_in_local_training(tmp_path: Path) -> None:
+    """No masks are needed: what a party sends has all of the noise."""
+    privacy, weights = {"unit": "item", "epsilon": 50.0}, []
+    for name in ("s", "t"):
+        tables = {"privacy": privacy, "protect": {"total": "none"}, "model": {"encoder": "mlp", "hidden": 4}}
+        study = at_folders(study_of("fedavg", rounds=2, **tables), tmp_path / name / "data")
+        (run,) = federated(study, tmp_path / name).runs
+        weights.append(torch.cat([weight.flatten() for weight in run.weights.values()]))
+    assert run.privacy["of"] == "item"
+    assert run.privacy["epsilon"] == pytest.approx(50.0)
+    assert run.metrics == {}
+    assert {entry.fields for entry in run.ledger.entries if entry.action == "evaluate"} == {""}
+    assert not torch.allclose(*weights, atol=1e-3)  # keys differ, seeds do not
+    tables["protect"] = {"total": "masks", "noise": "study"}
+    study = at_folders(study_of("fedavg", rounds=2, **tables), tmp_path / "u" / "data")
+    with pytest.raises(IsthmusError, match="whoever knows the study's seed knows its noise"):
+        federated(study, tmp_path / "u")
+
+
+def test_parties_hide_their_edges_by_noise_of_their_own_in_sums_over_neighbours(tmp_path: Path) -> None:
+    tables = {"privacy": {"unit": "edge", "epsilon": 5.0}, "model": {"encoder": "gap", "hidden": 4}}
+    study = at_folders(study_of("fedavg", rounds=2, **tables), tmp_path / "data")
+    with_limits(tmp_path / "data", "epsilon = 6.0")
+    (run,) = federated(study, tmp_path).runs
+    assert run.privacy["of"] == "edge"
+    assert run.privacy["epsilon"] == pytest.approx(5.0)
+    assert "test_accuracy" in run.metrics  # items are not hidden
+    assert list((tmp_path / "parties").glob("*/noise.key"))
+
+
 @pytest.mark.parametrize(
     ("protect", "why"),
     [

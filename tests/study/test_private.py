@@ -20,7 +20,7 @@ from isthmus.privacy.options import PartyPrivacy
 from isthmus.privacy.updates import STEPS
 from isthmus.study.config import Study
 from isthmus.study.loop import Run
-from isthmus.study.private import adapted, private_sums
+from isthmus.study.private import adapted, private_answers
 from isthmus.study.setup import extended, module_for, task_for
 from isthmus.testing import CHECKS, Subject, small_parties
 
@@ -169,7 +169,7 @@ def test_a_method_with_another_release_is_refused_by_its_name(name):
     parties = small_parties(kind.levels[0])
     module = module_for(Encoder.named(kind.encoder)(hidden=8), parties, task_for(parties), 0)
     with pytest.raises(IsthmusError, match=f"method '{name}' with privacy.unit = 'party': {REFUSED[name]}"):
-        private_sums(PartyPrivacy(epsilon=1.0), method, extended(method, module, 0), parties)
+        private_answers(PartyPrivacy(epsilon=1.0), method, extended(method, module, 0), task_for(parties), len(parties))
 
 
 def study(**tables):

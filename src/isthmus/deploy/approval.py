@@ -130,7 +130,7 @@ def describe_proposal(proposal: Proposal) -> Iterator[str]:
         yield f"  a model of {count_numbers(module):,} numbers, if there were one feature and two classes"
         for action, times in method.calls(module).items():
             binding = actions[action].binding
-            evaluates = method.evaluate_by if study.named_privacy() is None else "ask"
+            evaluates = "ask" if privacy is not None and privacy.hides_items else method.evaluate_by
             verbs = (evaluates,) if action == "evaluate" else binding.verbs
             what = " or ".join(READERS[verb, binding.to] for verb in verbs)
             if times and action != "lend":  # which needs pairs, that no federation has

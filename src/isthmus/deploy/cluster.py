@@ -46,7 +46,7 @@ from isthmus.nn.stacks import Column, dense, is_stack
 from isthmus.study import config
 from isthmus.study.config import Loaded, Study
 from isthmus.study.loop import sites_of
-from isthmus.study.private import private_sums
+from isthmus.study.private import private_answers
 from isthmus.study.processes import PAUSE, ProcessKilled, Send
 from isthmus.study.setup import extended, module_for, suited
 from isthmus.tasks.base import Task
@@ -337,7 +337,7 @@ class Worker:
         sites = sites_of(
             method, self.parties, plan.task, module, seed=plan.seed, device=study.torch_device(),
             first=self.positions[self.names[0]],
-            private=private_sums(study.named_privacy(), method, module, self.parties),
+            private=private_answers(study.named_privacy(), method, module, plan.task, len(self.parties)),
         )  # fmt: skip
         self.transport = LocalTransport(sites, self.names, wire=study.wire, positions=self.positions)
         self._letters: dict[str, dict[str, dict[str, Any]]] = {}

@@ -32,7 +32,7 @@ from isthmus.nn.weights import count_numbers
 from isthmus.privacy.random_bits import KEY, derive_key
 from isthmus.study.config import Study
 from isthmus.study.models import describe_model, write_models
-from isthmus.study.private import check_private, most_spent, private_sums
+from isthmus.study.private import check_private, most_spent, private_answers
 from isthmus.study.setup import check_task, extended, module_of, outline, suited
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ class Member(PartySide):
         self.times = self.approvals.permit(proposal, self.limits, known)
         self.tally, self.study = self.approvals.tally(proposal), proposal.hash
         if plan["stage"] == "set-up":
-            handler = SetUpHandler(self.contents, self.key, private=study.named_privacy() is not None)
+            privacy = study.named_privacy()
+            handler = SetUpHandler(self.contents, self.key, private=privacy is not None and privacy.hides_items)
             self._plan("the set-up", handler.calls(), plan)
             return handler
         if plan["stage"] != "run":
@@ -161,7 +162,7 @@ class Member(PartySide):
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
         self.description = describe_model(method, encoder, task, seed, party.inputs, labels, columns)
         where: dict[str, Any] = {"seed": seed, "noise_key": self._noise_key(seed)}
-        where["private"] = private_sums(study.named_privacy(), method, module)
+        where["private"] = private_answers(study.named_privacy(), method, module, task)
         self.site = method.site([party], task, module, **where)
         return self.site
 

@@ -1,26 +1,35 @@
-"""Sums of updates under differential privacy of parties: what a party sends, and what the server makes of the sum.
+"""What parties send under differential privacy, and what the server makes of it.
 
-A party answers the changes of all its real numbers on a grid, with its share of the noise (`privacy.updates`), instead
-of the numbers. Everything else that its answers could tell stays with it: counts of evaluations, weights of means.
+Where all data of a party are protected, it answers the changes of all its real numbers on a grid, with its share of
+the noise (`privacy.updates`), instead of the numbers. Where single training items are, it answers what it trained with
+noise (`methods.per_item`). All else that answers could tell stays with it: counts of evaluations, weights of means.
 """
 
 from __future__ import annotations
 
+import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from isthmus.data import rows
+from isthmus.data.party import PER_EDGE, Party
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, Total
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.transport import Each
+from isthmus.nn.aggregation import Aggregated, aggregations, reading_hops
 from isthmus.nn.stacks import slice_of
 from isthmus.privacy.account import Account
+from isthmus.privacy.hops import HopPlan
+from isthmus.privacy.items import ItemPlan
 from isthmus.privacy.random_bits import NoiseKey
 from isthmus.privacy.updates import PartyPlan
 
@@ -46,8 +55,140 @@ class Asked:
     noise: NoiseKey
 
 
+class Private(ABC):
+    """How parties answer under differential privacy.
+
+    Attributes:
+        actions: what they answer with noise; everything else has no fields, or is refused.
+        hides_items: answers and counts of evaluations could tell something, see `Privacy`.
+    """
+
+    actions: tuple[str, ...]
+    hides_items: ClassVar[bool] = True
+
+    @property
+    def sums(self) -> PrivateSums | None:
+        """How the server asks for sums to which parties add shares of one noise."""
+        return None
+
+    @property
+    def items(self) -> ItemPlan | None:
+        """The noise of local training."""
+        return None
+
+    def prepared(
+        self, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
+    ) -> tuple[Sequence[Party], nn.Module]:
+        """The parties as methods see them, and the model for these.
+
+        Arguments:
+            noise: what each party draws from.
+        """
+        return parties, module
+
+    def least(self, action: str, request: wire.Payload | Each) -> int:
+        """How many parties a sum needs, so that its noise is what the account says: parties open no other."""
+        return 1
+
+    def answer(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
+        """What parties send in place of an answer, side by side."""
+        if action in self.actions:
+            return self.noisy(action, answer, request, asked)
+        if answer.fields:
+            raise IsthmusError(f"refused: privacy does not cover what it answers ({', '.join(answer.fields)})")
+        return answer
+
+    @abstractmethod
+    def noisy(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
+        """What parties send in place of an answer of one of the `actions`."""
+
+    def account(self, ledger: Ledger) -> Account:
+        """What the party spent that was asked most often, whether or not its answer came."""
+        times: dict[str, int] = {}
+        for entry in ledger.entries:
+            if entry.action in self.actions:
+                for party in entry.parties:
+                    times[party] = times.get(party, 0) + 1
+        return self.spent(max(times.values(), default=0))
+
+    @abstractmethod
+    def spent(self, times: int) -> Account:
+        """What a party spent that was asked so often."""
+
+
 @dataclass(frozen=True)
-class PrivateSums:
+class PrivateItems(Private):
+    """What parties send is what local training made of their items, with noise: it needs no more.
+
+    Arguments:
+        plan: the noise; none where no training leads to what is sent.
+        actions: that train.
+    """
+
+    plan: ItemPlan | None
+    actions: tuple[str, ...]
+
+    @property
+    def items(self) -> ItemPlan | None:
+        return self.plan
+
+    def noisy(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
+        return Answer(answer.fields)  # without weights, which could tell how many items a party has
+
+    def spent(self, times: int) -> Account:
+        return Account() if self.plan is None else self.plan.account(times)
+
+
+@dataclass(frozen=True)
+class PrivateEdges(Private):
+    """Parties release noisy sums over neighbours once, and have no edges from then on: all else follows from these.
+
+    Arguments:
+        plan: the noise.
+    """
+
+    hides_items: ClassVar[bool] = False
+    plan: HopPlan
+    actions: tuple[str, ...] = ()
+
+    def prepared(
+        self, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
+    ) -> tuple[Sequence[Party], nn.Module]:
+        reader = aggregations(module)[0]
+        return [self._without_edges(party, reader, noise) for party in parties], reading_hops(module)
+
+    def _without_edges(self, party: Party, reader: Aggregated, noise: NoiseKey) -> Party:
+        """The party with hops beside its features, and without edges, border and features that follow from edges."""
+        if party.schema is not None:
+            raise IsthmusError(f"privacy: party '{party.name}' has a typed graph, whose edges no sums with noise read")
+        hops = itertools.count(1)
+
+        def total(h: Tensor, edges: Tensor) -> Tensor:
+            return self.plan.total(h, edges, noise, party.name, next(hops))
+
+        graph = copy(party.graph)
+        for name in PER_EDGE:
+            if graph.get(name) is not None:
+                del graph[name]
+        x = rows.to_dense(graph.x)
+        if party.structural is not None:
+            x = rows.zero_columns(x, party.structural)
+        graph.x = reader.aggregate(x.double(), graph.edge_index, total).to(x.dtype)
+        graph.edge_index, graph.num_nodes = graph.edge_index.new_empty(2, 0), party.nodes
+        return replace(party.with_graph(graph), structural=None)
+
+    def noisy(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
+        return answer
+
+    def account(self, ledger: Ledger) -> Account:
+        return self.plan.account()
+
+    def spent(self, times: int) -> Account:
+        return self.plan.account()
+
+
+@dataclass(frozen=True)
+class PrivateSums(Private):
     """Both sides of sums of updates.
 
     Arguments:
@@ -57,6 +198,10 @@ class PrivateSums:
 
     plan: PartyPlan
     actions: tuple[str, ...]
+
+    @property
+    def sums(self) -> PrivateSums:
+        return self
 
     def request(self, action: str, request: wire.Payload | Each, asked: Sequence[str]) -> wire.Payload:
         """The request, with how many parties share the noise."""
@@ -68,7 +213,6 @@ class PrivateSums:
         return {**request, SHARES: len(asked)}
 
     def least(self, action: str, request: wire.Payload | Each) -> int:
-        """How many parties a sum needs, so that its noise is what the account says: parties open no other."""
         if action not in self.actions:
             return 1
         shares = None if isinstance(request, Each) else request.get(SHARES)
@@ -76,12 +220,7 @@ class PrivateSums:
             raise IsthmusError("refused: the request does not say among how many parties the noise is shared")
         return self.plan.least(shares)
 
-    def answer(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
-        """What parties send in place of an answer, side by side."""
-        if action not in self.actions:
-            if answer.fields:
-                raise IsthmusError(f"refused: privacy does not cover what it answers ({', '.join(answer.fields)})")
-            return answer
+    def noisy(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         fields, sent = dict(wire.flatten(answer.fields)), dict(wire.flatten(request))
         self.least(action, request)
         updates = [self._update(asked, at, action, fields, sent, request[SHARES]) for at in range(len(asked.names))]
@@ -126,14 +265,8 @@ class PrivateSums:
         found.means = means
         return found
 
-    def account(self, ledger: Ledger) -> Account:
-        """What the party spent that was asked for most updates, whether or not its answer came."""
-        times: dict[str, int] = {}
-        for entry in ledger.entries:
-            if entry.verb == "total" and entry.action in self.actions:
-                for party in entry.parties:
-                    times[party] = times.get(party, 0) + 1
-        return self.plan.account(max(times.values(), default=0))
+    def spent(self, times: int) -> Account:
+        return self.plan.account(times)
 
 
 def _change(path: str, value: Any, before: Any) -> Tensor:

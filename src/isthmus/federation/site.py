@@ -18,7 +18,7 @@ from isthmus.federation.actions import Binding, action
 from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.kept import Kept, join
 from isthmus.federation.letters import letter_problem
-from isthmus.federation.private import EVALUATE, Asked, PrivateSums
+from isthmus.federation.private import EVALUATE, Asked, Private
 from isthmus.federation.robust import Aggregation
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.draws import Draws, seed_of
@@ -81,7 +81,7 @@ class Site:
         *,
         seed: int = 0,
         noise_key: bytes | None = None,
-        private: PrivateSums | None = None,
+        private: Private | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.method = method
@@ -100,6 +100,11 @@ class Site:
         self.inbox: dict[str, dict[int, Any]] = {}
         self._evaluated: list[tuple[tuple[str, ...], dict[str, Stack]]] = []
         self._request: wire.Payload | Each = {}
+
+    @property
+    def _held_back(self) -> Private | None:
+        """How answers are held back; None where all may leave."""
+        return self.private if self.private is not None and self.private.hides_items else None
 
     # ---- for methods
 
@@ -331,13 +336,13 @@ class Site:
             result = function(self, request)
             if isinstance(result, Answer):
                 result = self.method.aggregation().limit(result, request)
-                if self.private is not None:
-                    result = self._hidden(self.private, function.__name__, result, request)
-            elif self.private is not None and result is not None:
+                if self._held_back is not None:
+                    result = self._hidden(self._held_back, function.__name__, result, request)
+            elif self._held_back is not None and result is not None:
                 raise IsthmusError("refused: privacy does not cover messages to other parties")
             return Reply.of(self.cohort.names, Answer({}) if result is None else result)
 
-    def _hidden(self, private: PrivateSums, name: str, answer: Answer, request: Any) -> Answer:
+    def _hidden(self, private: Private, name: str, answer: Answer, request: Any) -> Answer:
         """Replace an answer by what may leave the parties under the privacy account."""
         names = self.cohort.names
         if name != EVALUATE:
@@ -429,7 +434,7 @@ class Site:
             binding = replace(binding, contributors=getattr(self.method, binding.contributors))
         if name != EVALUATE:
             return binding
-        return replace(binding, verbs=("ask" if self.private is not None else self.method.evaluate_by,))
+        return replace(binding, verbs=("ask" if self._held_back else self.method.evaluate_by,))
 
 
 class Prepared(Site):

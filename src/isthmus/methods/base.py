@@ -24,6 +24,7 @@ from isthmus.methods.training import LocalTraining
 from isthmus.nn.weights import Weights, body_weights, head_weights, initial_weights
 from isthmus.options import Registered
 from isthmus.privacy.account import Account
+from isthmus.privacy.random_bits import NoiseKey
 from isthmus.tasks.base import Task
 
 Weighting = Literal["train", "size", "even"]
@@ -166,6 +167,9 @@ class Method(Registered):
     """Options that `isthmus tune` varies beside the learning rates, such as the weight of a term of the loss."""
     updates: ClassVar[tuple[str, ...]] = ()
     """Actions whose totals are sums of what parties trained from what they were sent; noise of parties covers these."""
+    only_trains: ClassVar[bool] = False
+    """Whether its parties read their data for nothing but the task's loss in local training, and to evaluate: noise in
+    that training then covers all that leaves them. Not inherited."""
     AtParty: ClassVar[type[Site]] = Site
 
     label: str = Field("", pattern=r"^(\w[\w .,=+-]*)?$", max_length=120, validate_default=True)
@@ -193,8 +197,9 @@ class Method(Registered):
         super().__init_subclass__(**options)
         if "listing" not in cls.__dict__:
             cls.listing = Listing()
-        if "typed" not in cls.__dict__:
-            cls.typed = False
+        for declared in ("typed", "only_trains"):
+            if declared not in cls.__dict__:
+                setattr(cls, declared, False)
 
     @field_validator("label")
     @classmethod
@@ -221,7 +226,11 @@ class Method(Registered):
         """The server side: a generator that yields its state after every round (and every step of set-up)."""
 
     def site(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
-        """The party side for these parties; `where` are the site's seed and device."""
+        """The party side for these parties; `where` are the site's seed, device, ..."""
+        private, key = where.get("private"), where.get("noise_key")
+        if private is not None:
+            noise = NoiseKey(where.get("seed", 0) if key is None else key)
+            parties, module = private.prepared(parties, module, noise)
         return self.site_type()(self, parties, task, module, **where)
 
     def predictor(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
@@ -247,6 +256,10 @@ class Method(Registered):
         rated = math.ceil(self.rounds / self.every)
         actions = self.site_type().actions()
         return {name: rated if name in EVALUATING else self.rounds for name in actions}
+
+    def epochs_per_call(self) -> int:
+        """Epochs of the local training in one call of an action of `updates`, from which something leaves a party."""
+        return 0
 
     def follows_rounds(self) -> bool:
         """Whether what its parties do depends on the number of the round: the server then tells them."""
@@ -335,6 +348,9 @@ class Averaging(Method):
 
     def aggregation(self) -> Aggregation:
         return Aggregation.of(self.aggregate)
+
+    def epochs_per_call(self) -> int:
+        return self.local.epochs
 
     def models(self, state: State) -> Models:
         return Models(shared=state.weights)

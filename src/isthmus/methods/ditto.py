@@ -34,6 +34,7 @@ class Ditto(FedAvg):
 
     name: ClassVar[str] = "ditto"
     typed: ClassVar[bool] = True
+    only_trains: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # parties evaluate models of their own
     tuned: ClassVar[tuple[str, ...]] = ("pull",)
 
@@ -61,6 +62,6 @@ class Ditto(FedAvg):
                 return [self.method.pull * (leaf.tensor.detach() - near) for leaf, near in pairs]
 
             personal = self.method.personal
-            personal.fit(self, self.task.loss, pull=pull, first_epoch=self.method.local.epochs)
+            personal.fit(self, self.task.loss, pull=pull, first_epoch=self.method.local.epochs, stays=True)
             self.keep_model()
             return Answer({"weights": weights}, weight=self.averaging_weights())

@@ -24,6 +24,7 @@ class FedAvg(Averaging):
 
     name: ClassVar[str] = "fedavg"
     typed: ClassVar[bool] = True
+    only_trains: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing(setting="any", place=1, default=True, demo=2)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:

@@ -32,6 +32,7 @@ class FedBN(FedPer):
     """
 
     name: ClassVar[str] = "fedbn"
+    only_trains: ClassVar[bool] = True
     typed: ClassVar[bool] = True
 
     def own(self, module: nn.Module) -> tuple[str, ...]:

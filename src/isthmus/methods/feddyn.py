@@ -33,6 +33,7 @@ class FedDyn(Averaging):
 
     name: ClassVar[str] = "feddyn"
     typed: ClassVar[bool] = True
+    only_trains: ClassVar[bool] = True
     tuned: ClassVar[tuple[str, ...]] = ("alpha",)
     rate_at_most: ClassVar[float] = 0.02
     nouns: ClassVar[Mapping[str, str]] = {"moved": "changes of model weights"}

@@ -65,6 +65,7 @@ class FedAdagrad(FedOpt):
 
     name: ClassVar[str] = "fedadagrad"
     typed: ClassVar[bool] = True
+    only_trains: ClassVar[bool] = True
 
     server_lr: float = Field(0.1, gt=0)
     """Learning rate of the server."""
@@ -95,6 +96,7 @@ class FedAdam(FedOpt):
 
     name: ClassVar[str] = "fedadam"
     typed: ClassVar[bool] = True
+    only_trains: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing("labels", 3)
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
@@ -115,6 +117,7 @@ class FedYogi(FedOpt):
 
     name: ClassVar[str] = "fedyogi"
     typed: ClassVar[bool] = True
+    only_trains: ClassVar[bool] = True
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * torch.sign(v - square)

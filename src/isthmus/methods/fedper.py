@@ -33,6 +33,7 @@ class FedPer(FedAvg):
 
     name: ClassVar[str] = "fedper"
     typed: ClassVar[bool] = True
+    only_trains: ClassVar[bool] = True
 
     def own(self, module: nn.Module) -> tuple[str, ...]:
         """Names of the weights that stay at a party."""

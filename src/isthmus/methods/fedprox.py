@@ -32,6 +32,7 @@ class FedProx(FedAvg):
 
     name: ClassVar[str] = "fedprox"
     typed: ClassVar[bool] = True
+    only_trains: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing("labels", 4, demo=3)
     tuned: ClassVar[tuple[str, ...]] = ("mu",)
     rate_at_most: ClassVar[float] = 0.02

@@ -27,11 +27,15 @@ class FedRep(FedPer):
 
     name: ClassVar[str] = "fedrep"
     typed: ClassVar[bool] = True
+    only_trains: ClassVar[bool] = True
 
     head_epochs: int = Field(10, ge=1)
     """Passes over the training items that fit the head, before the body moves."""
     local: LocalTraining = LocalTraining(epochs=1)
     """Training of the body at the parties; the head is trained with the same options but for the epochs."""
+
+    def epochs_per_call(self) -> int:
+        return self.head_epochs + self.local.epochs
 
     class AtParty(FedPer.AtParty):
         method: FedRep

@@ -27,6 +27,7 @@ class FedStar(FedPer):
     """
 
     name: ClassVar[str] = "fedstar"
+    only_trains: ClassVar[bool] = True
     encoder: ClassVar[str] = "two-channel"
 
     def own(self, module: nn.Module) -> tuple[str, ...]:

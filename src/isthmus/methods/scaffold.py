@@ -34,6 +34,7 @@ class Scaffold(Averaging):
 
     name: ClassVar[str] = "scaffold"
     typed: ClassVar[bool] = True
+    only_trains: ClassVar[bool] = True
     nouns: ClassVar[Mapping[str, str]] = {"change": "changes of control variates"}
     listing: ClassVar[Listing] = Listing("labels", 1, "a second set of weights, in sums", demo=4)
 

@@ -17,6 +17,7 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.site import Site
 from isthmus.methods.batches import ClusterBatches, Read, read_neighbours
 from isthmus.methods.optimizer import Optimizer, PartyOptimizer
+from isthmus.methods.per_item import ItemGradients
 from isthmus.nn.per_party import FARTHEST, Leaf
 from isthmus.options import OnlyWith
 from isthmus.tasks.base import Step
@@ -82,6 +83,7 @@ class Training(Optimizer):
         embed: bool = False,
         beside: Sequence[Mapping[str, Tensor]] = (),
         first_epoch: int = 0,
+        stays: bool = False,
     ) -> Tensor:
         """Train the site's model for the parties asked now, each on its own items as if it were alone.
 
@@ -98,6 +100,7 @@ class Training(Optimizer):
             beside: weights of further models that embed the items without being trained; with `embed`, the loss gets
                 these embeddings as `Step.beside`.
             first_epoch: number of the first epoch; a second training in one action needs other numbers, hence draws.
+            stays: nothing that leaves a party follows from what is trained here, so a private study adds no noise.
 
         Returns:
             steps that each party took, `[parties]`.
@@ -107,6 +110,11 @@ class Training(Optimizer):
         trains = (items > 0).tolist()
         if not any(trains):
             return torch.zeros(len(cohort), dtype=torch.long)
+        plan = None if site.private is None or stays else site.private.items
+        if plan is not None:
+            if embed or read:
+                raise IsthmusError(f"privacy: method '{site.method.name}' trains on more than single items")
+            return self._fit_items(site, ItemGradients(site, plan, loss, only), pull, trains, first_epoch)
         read, batches = self._reader(site, read, embed)
         kept_as = self.keeps_optimizer_as(first_epoch)
         touched = self.batch_size == 0 and self.clip == 0 and uniform_pull and read is None and not kept_as
@@ -114,10 +122,7 @@ class Training(Optimizer):
         leaves = model.start_training(
             whole[0] if whole and touched else cohort.block, trains, touched_rows=touched, only=only
         )
-        optimizer = PartyOptimizer(self.in_round(site), leaves)
-        if kept_as:
-            new = {name: stack[0] for name, stack in optimizer.state().items()}
-            optimizer.restore(site.kept.get(kept_as, new))
+        optimizer = self._started(site, leaves, kept_as)
         steps = torch.zeros(len(cohort), dtype=torch.long)
         for epoch in range(first_epoch, first_epoch + self.epochs):
             for at, chosen in enumerate(batches(epoch)):
@@ -137,11 +142,53 @@ class Training(Optimizer):
                     _clip(leaves, self.clip)
                 optimizer.step(active)
                 steps += torch.tensor(active, dtype=torch.long)
-        model.stop_training()
+        self._stop(site, optimizer, kept_as)
+        return steps
+
+    def _fit_items(
+        self, site: Site, gradients: ItemGradients, pull: Pull | None, trains: Sequence[bool], first_epoch: int
+    ) -> Tensor:
+        """Train as `fit` does, on noisy sums of the gradients of single items."""
+        plan, last = gradients.plan, first_epoch + self.epochs
+        if why := self.items_problem() or ("" if last <= plan.epochs else f"it trains {last} epochs in one call"):
+            raise IsthmusError(f"privacy: the account does not cover local training: {why}")
+        leaves = site.model.start_training(gradients.outline(), trains, touched_rows=False, only=gradients.only)
+        kept_as = self.keeps_optimizer_as(first_epoch)
+        optimizer = self._started(site, leaves, kept_as)
+        for epoch in range(first_epoch, last):
+            for at in range(plan.steps):
+                for leaf, gradient in zip(leaves, gradients.of_step(leaves, epoch, at), strict=True):
+                    leaf.tensor.grad = gradient
+                _add(leaves, pull(leaves) if pull else ())
+                optimizer.step(trains)
+        self._stop(site, optimizer, kept_as)
+        return torch.tensor(trains, dtype=torch.long) * self.epochs * plan.steps
+
+    def items_problem(self) -> str:
+        """What in these options a private study of items does not have; empty if nothing."""
+        if self.batch_size:
+            return f"batch_size = {self.batch_size}, and steps draw items by privacy.rate: leave it out"
+        if self.clip:
+            return f"clip = {self.clip:g}, and privacy.clip bounds the gradient of each item: leave it out"
+        for name, value in (("fan_out", self.fan_out), ("clusters", self.clusters)):
+            if value:
+                return f"{name} is for nodes with edges, and items have none: leave it out"
+        return ""
+
+    def _started(self, site: Site, leaves: Sequence[Leaf], kept_as: str) -> PartyOptimizer:
+        """The optimiser, in the state that parties keep of it."""
+        optimizer = PartyOptimizer(self.in_round(site), leaves)
+        if kept_as:
+            new = {name: stack[0] for name, stack in optimizer.state().items()}
+            optimizer.restore(site.kept.get(kept_as, new))
+        return optimizer
+
+    def _stop(self, site: Site, optimizer: PartyOptimizer, kept_as: str) -> None:
+        """End a training."""
+        site.model.stop_training()
         if kept_as:
             site.kept[kept_as] = optimizer.state()
         site.after_training()
-        return steps
 
     def _reader(
         self, site: Site, read: Read | None, embed: bool

@@ -40,6 +40,9 @@ class Encoder(Registered):
     lr: ClassVar[float] = 0.01
     """The local learning rate that suits it on nodes, with Adam or AdamW: what methods train with that name none."""
 
+    reads_edges: ClassVar[bool] = True
+    """Whether its models of nodes read edges."""
+
     hidden: int = Field(64, ge=1, le=1 << 20)
     """Width of the hidden layers."""
     layers: int = Field(2, ge=1, le=1000)
@@ -574,7 +577,7 @@ class Tag(Encoder):
 class Perceptron(MessagePassing):
     """Linear layers with dropout before each and ReLU between them; edges are ignored."""
 
-    first_layer = "linears.0.weight"
+    first_layer: str | None = "linears.0.weight"
     weighted = False
     hops = 0
 
@@ -596,6 +599,7 @@ class Mlp(Encoder):
     """Multi-layer perceptron on the features alone, a baseline without edges."""
 
     name: ClassVar[str] = "mlp"
+    reads_edges: ClassVar[bool] = False
 
     def body(self, features: int, out: int) -> nn.Module:
         return Perceptron(self.widths(features, out), self.dropout)
@@ -605,6 +609,7 @@ class DeepSets(Encoder):
     """Deep sets (Zaheer et al. 2017): a perceptron on every node, pooled, then a perceptron; edges are ignored."""
 
     name: ClassVar[str] = "deepsets"
+    reads_edges: ClassVar[bool] = False
     pool: Pool = "sum"
     """How node embeddings are pooled to a graph embedding, for graph tasks."""
     counts: bool = False

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from scipy.optimize import brentq
@@ -30,6 +31,10 @@ UNITS = {
 """Units, and what two data sets differ in that must look alike."""
 DELTA = 1e-5
 """The delta of figures for which none is given."""
+SMALLEST = 0.25
+"""The smallest multiplier of sampled noise: of less, a privacy loss distribution takes gigabytes."""
+FINE, COARSE = 1e-4, 1e-3
+"""Intervals of privacy losses: of an account, and of the search for the noise that it allows."""
 
 
 @dataclass(frozen=True)
@@ -162,32 +167,46 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
     return float(brentq(lambda epsilon: gaussian_delta(multiplier, epsilon) - delta, 0.0, high, xtol=1e-12, rtol=1e-12))
 
 
-def gaussian_multiplier(epsilon: float, delta: float, times: int, slack_of: float = 0.0, tail: float = 0.0) -> float:
+def gaussian_multiplier(
+    epsilon: float, delta: float, times: int, slack_of: float = 0.0, tail: float = 0.0, sampled: float = 1.0
+) -> float:
     """The least multiplier with which so many releases keep within an epsilon at a delta.
 
     Arguments:
         slack_of: the slack of a release is this over the multiplier's square.
         tail: of a release.
+        sampled: of a release. Less than 1, the multiplier is the least but for a thousandth, and at least `SMALLEST`.
     """
 
-    def spent(multiplier: float) -> float:
-        noise = GaussianNoise(multiplier, slack=slack_of / multiplier**2, tail=tail)
-        return _epsilon([Release("", "party", noise, times)], delta)
+    exact, interval = sampled >= 1, COARSE
 
-    high = 1.0
+    def spent(multiplier: float) -> float:
+        noise = GaussianNoise(multiplier, sampled, slack_of / multiplier**2, tail)
+        return _epsilon([Release("", "party", noise, times)], delta, interval)
+
+    # without sampling it is more
+    high = 1.0 if exact else max(SMALLEST, gaussian_multiplier(epsilon, delta, times, slack_of, tail))
     while spent(high) > epsilon:
         high *= 2
     low = high
     while spent(low) <= epsilon:
-        low /= 2
-    found = float(brentq(lambda multiplier: spent(multiplier) - epsilon, low, high, rtol=1e-12))
+        if not exact and low <= SMALLEST:
+            return low
+        low = low / 2 if exact else max(low / 2, SMALLEST)
+    precision = 1e-12 if exact else 1e-3
+    found = float(brentq(lambda multiplier: spent(multiplier) - epsilon, low, high, xtol=1e-12, rtol=precision))
+    interval = FINE
     while spent(found) > epsilon:
-        found *= 1 + 1e-12
+        found *= 1 + precision
     return found
 
 
-def _epsilon(releases: Iterable[Release], delta: float) -> float:
-    """The epsilon at a delta of releases some of which have Gaussian noise."""
+def _epsilon(releases: Iterable[Release], delta: float, interval: float = FINE) -> float:
+    """The epsilon at a delta of releases some of which have Gaussian noise.
+
+    Arguments:
+        interval: of losses that are told apart, where distributions are convolved; the epsilon is never too small.
+    """
     precision, slack, more = 0.0, 0.0, list[Release]()
     for release in releases:
         noise = release.noise
@@ -202,24 +221,28 @@ def _epsilon(releases: Iterable[Release], delta: float) -> float:
         raise ValueError("Gaussian noise has no epsilon at a delta of 0")
     if not more:
         return slack + gaussian_epsilon(1 / math.sqrt(precision), delta)
-    return slack + _convolved(precision, more, delta)
+    return slack + _convolved(precision, tuple(more), delta, interval)
 
 
-def _convolved(precision: float, releases: Iterable[Release], delta: float) -> float:
+@lru_cache(maxsize=64)
+def _convolved(precision: float, releases: tuple[Release, ...], delta: float, interval: float) -> float:
     """The epsilon by privacy loss distributions."""
     try:
         from dp_accounting.pld import common
         from dp_accounting.pld import privacy_loss_distribution as losses
     except ImportError as error:
         raise missing_extra("dp-accounting", "privacy", "an account of sampled noise") from error
-    whole = losses.identity()
+    fine = {"value_discretization_interval": interval}
+    whole = losses.identity(**fine)
     if precision:
-        whole = whole.compose(losses.from_gaussian_mechanism(1 / math.sqrt(precision)))
+        whole = whole.compose(losses.from_gaussian_mechanism(1 / math.sqrt(precision), **fine))
     for release in releases:
         noise = release.noise
         if isinstance(noise, GaussianNoise):
-            each = losses.from_gaussian_mechanism(noise.multiplier, sampling_prob=noise.sampled)
+            each = losses.from_gaussian_mechanism(noise.multiplier, sampling_prob=noise.sampled, **fine)
         else:
-            each = losses.from_privacy_parameters(common.DifferentialPrivacyParameters(noise.epsilon, noise.delta))
+            each = losses.from_privacy_parameters(
+                common.DifferentialPrivacyParameters(noise.epsilon, noise.delta), **fine
+            )
         whole = whole.compose(each.self_compose(release.times))
     return float(whole.get_epsilon_for_delta(delta))

@@ -14,6 +14,10 @@ class Privacy(Registered):
 
     kind: ClassVar[str] = "unit of privacy"
     built_in_module: ClassVar[str] = "isthmus.privacy.options"
+    in_shares: ClassVar[bool] = False
+    """Whether parties add shares of one noise to a sum, so that masks must hide the summands."""
+    hides_items: ClassVar[bool] = True
+    """Whether what a party counts of its items, such as hits, is a release of the unit."""
 
     epsilon: float = Field(gt=0, le=1e9)
     """The most that a whole run may spend."""
@@ -25,9 +29,30 @@ class PartyPrivacy(Privacy):
     """All data of one party: what is released looks alike with its update and with zeros in its place."""
 
     name: ClassVar[str] = "party"
+    in_shares: ClassVar[bool] = True
 
     clip: float = Field(1.0, gt=0)
     """The largest norm of what a party changes in a round, all weights together; larger changes are scaled down."""
     dropouts: int = Field(1, ge=0)
     """Parties of a sum whose share of the noise may be missing: they drop out, or work with whoever reads the sum. Each
     party knows its own share, so with 0 the parties themselves are not covered as readers."""
+
+
+class ItemPrivacy(Privacy):
+    """One training item of a party, a graph or a node without edges: what is released looks alike with it and with an
+    item in its place from which nothing can be learned (DP-SGD, Abadi et al. 2016)."""
+
+    name: ClassVar[str] = "item"
+
+    clip: float = Field(1.0, gt=0)
+    """The largest norm of the gradient of one item, all weights together; larger gradients are scaled down."""
+    rate: float = Field(1.0, gt=0, le=1)
+    """Probability with which a step reads an item. An epoch has 1 / rate steps, rounded up."""
+
+
+class EdgePrivacy(Privacy):
+    """One edge of a party's graph: what is released looks alike with it and without it, in both directions (GAP,
+    Sajadmanesh et al. 2023). Features and labels of nodes are not hidden."""
+
+    name: ClassVar[str] = "edge"
+    hides_items: ClassVar[bool] = False

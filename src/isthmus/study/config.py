@@ -40,7 +40,7 @@ from isthmus.study.own_models import (
     refuse_given,
     with_model_options,
 )
-from isthmus.study.private import adapted, privacy_of, privacy_table, private_sums
+from isthmus.study.private import adapted, privacy_of, privacy_table, private_answers
 from isthmus.study.protocol import preset_for
 from isthmus.study.settings import Setting, combine, flatten, recorded
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
@@ -311,7 +311,7 @@ class Study(Options):
         for setting in self.settings():
             module = module_for(with_model_options(plain, setting.model), loaded.parties, loaded.task, seed)
             check_fit(setting.method, loaded.parties, loaded.task, module)
-            private_sums(self.named_privacy(), setting.method, module, loaded.parties)
+            private_answers(self.named_privacy(), setting.method, module, loaded.task, len(loaded.parties))
         return loaded
 
     def cut_data(self, seed: int) -> Loaded:

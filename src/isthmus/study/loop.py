@@ -23,7 +23,7 @@ from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.models import Models
 from isthmus.federation.pieces import pieces
-from isthmus.federation.private import PrivateSums
+from isthmus.federation.private import Private
 from isthmus.federation.site import Site
 from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import PartiesLost, Transport
@@ -31,7 +31,7 @@ from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.per_party import reach_of
 from isthmus.privacy.options import Privacy
-from isthmus.study.private import private_sums
+from isthmus.study.private import private_answers
 from isthmus.study.setup import check_fit, extended, whole_of
 from isthmus.tasks.base import Task, names_of
 from isthmus.tasks.metrics import metric_of
@@ -186,13 +186,16 @@ class Run:
             raise IsthmusError(f"method '{method.name}': select_over = 'parties' needs the scores of parties: {remedy}")
         module = extended(method, module, seed)
         self.method, self.task, self.seed = method, task, seed
-        self.privacy, self.private = privacy, private_sums(privacy, method, module, parties)
+        self.privacy, self.private = privacy, private_answers(privacy, method, module, task, len(parties))
+        self.held_back = privacy is not None and privacy.hides_items
         self.module, self.device = module, device
         self.checkpoint, self.save_every, self.on_round = checkpoint, save_every, on_round
         self.description = description or {}
         self.features = parties[0].features if parties else features
         self.whole = None
-        if parties and task.unsupervised:
+        if self.private is not None and not self.held_back:
+            pass  # the whole graph has edges of which no party has released sums
+        elif parties and task.unsupervised:
             self.whole = method.site([pool_parties(parties)], task, module, device=device)
         elif parties and (whole := whole_of(parties)) is not None:
             self.whole = Site(method, [whole], task, module, device=device)
@@ -216,11 +219,11 @@ class Run:
             everyone=method.everyone,
             clock=lambda: int(self.state.round),
             watch={"evaluate": self._watch} if parties and method.role != "pooled" else None,
-            checks={"evaluate": self._check_counts} if privacy is None else None,
+            checks=None if self.held_back else {"evaluate": self._check_counts},
             bounds={name: each.binding.bounds for name, each in method.site_type().actions().items()},
             aggregation=method.aggregation(),
             tell_round=method.follows_rounds(),
-            private=self.private,
+            private=None if self.private is None else self.private.sums,
         )
 
     def go(self) -> RunResult:
@@ -331,7 +334,7 @@ class Run:
         models = self.method.models(state)
         if self.task.level == "pair" and len(self.federation.parties) > 1:
             self.federation.exchange("lend", models.request(self.federation.parties))
-        counts = self._evaluate_there(models) if self.private else self.method.evaluate(self.federation, state)
+        counts = self._evaluate_there(models) if self.held_back else self.method.evaluate(self.federation, state)
         if counts is None:  # they stay at the parties, and the last round is the result
             self.progress |= {"models": self._saved(models, self.task), "chosen_round": state.round}
             if self.on_round is not None and state.round > self._told:
@@ -344,7 +347,7 @@ class Run:
                 self._watch(replies)
             counts = PlainTotal(replies, self.federation.positions)
         summed = {split: counts.sum(split) for split in ("val", "test")}
-        task = self.task if self.private else self.task.fit_threshold(summed["val"])
+        task = self.task if self.held_back else self.task.fit_threshold(summed["val"])
         found = {split: task.metrics(of_split) for split, of_split in summed.items()}
         of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
         metrics = {f"{split}_{of_party}{name}": value for split, own in found.items() for name, value in own.items()}
@@ -468,7 +471,7 @@ class Run:
         self.progress["coordinates"][str(state.round)] = torch.cat([points, kinds], dim=1)
 
     def _result(self, seconds: float) -> RunResult:
-        if not self.progress["metrics"] and not self.task.unsupervised and (self.here or not self.private):
+        if not self.progress["metrics"] and not self.task.unsupervised and (self.here or not self.held_back):
             raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: no test or validation item to evaluate")
         validated = self.progress["validated"]
         task = self.task.fit_threshold(validated) if validated else self.task
@@ -552,7 +555,7 @@ def sites_of(
     device: torch.device | None = None,
     side_by_side: bool = True,
     first: int = 0,
-    private: PrivateSums | None = None,
+    private: Private | None = None,
 ) -> list[Site]:
     """The sites that host parties in one process.
 

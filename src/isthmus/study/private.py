@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
-from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, format_option
 from isthmus.federation.actions import Binding
-from isthmus.federation.private import EVALUATE, PrivateSums
+from isthmus.federation.private import Private, PrivateEdges, PrivateItems, PrivateSums
 from isthmus.federation.robust import Mean
-from isthmus.methods.base import Method
-from isthmus.privacy.options import PartyPrivacy, Privacy
+from isthmus.methods.base import EVALUATING, Method
+from isthmus.methods.training import LocalTraining
+from isthmus.nn.aggregation import aggregations, only_aggregation
+from isthmus.nn.encoders import Encoder
+from isthmus.nn.per_party import reach_of
+from isthmus.nn.weights import batch_norm_weights
+from isthmus.privacy.hops import HopPlan
+from isthmus.privacy.items import ItemPlan
+from isthmus.privacy.options import EdgePrivacy, ItemPrivacy, PartyPrivacy, Privacy
 from isthmus.privacy.updates import PartyPlan
+from isthmus.tasks.base import Task
 
 PUBLIC: Mapping[str, tuple[Any, str]] = {
     "weighting": ("even", "how many items a party has is a release"),
@@ -41,9 +49,10 @@ def privacy_table(privacy: Privacy) -> dict[str, Any]:
 
 def check_private(study: Any) -> None:
     """Refuse protections of a federation under which noise in shares does not protect."""
-    if study.named_privacy() is None:
+    privacy = study.named_privacy()
+    if privacy is None:
         return
-    if (name := study.protect.protection().name) != "masks":
+    if privacy.in_shares and (name := study.protect.protection().name) != "masks":
         raise IsthmusError(
             f"privacy: each party adds a share of the noise, which hides nothing with protect.total = '{name}': set "
             "protect.total = 'masks'"
@@ -60,7 +69,7 @@ def most_spent(method: Method, privacy: Privacy | None) -> float | None:
 
 def adapted(method: Method, privacy: Privacy | None) -> Method:
     """The method with public values of options that would read data; one that is set to another value is refused."""
-    if privacy is None:
+    if privacy is None or not privacy.hides_items:
         return method
     due = {name: value for name, (value, _) in PUBLIC.items() if name in type(method).model_fields}
     for name, value in due.items():
@@ -72,34 +81,92 @@ def adapted(method: Method, privacy: Privacy | None) -> Method:
     return method.model_copy(update=due)
 
 
-def private_sums(
-    privacy: Privacy | None, method: Method, module: nn.Module, parties: Sequence[Party] = ()
-) -> PrivateSums | None:
-    """How a run of this method keeps to the privacy that the study asks for; an error where it does not."""
+def private_answers(
+    privacy: Privacy | None, method: Method, module: nn.Module, task: Task, parties: int = 1
+) -> Private | None:
+    """How a run of this method keeps to the privacy that the study asks for; an error where it does not.
+
+    Arguments:
+        parties: how many there are in this process.
+    """
     if privacy is None:
         return None
-    if release := next(_uncovered(method, module, parties), ""):
+    find = {ItemPrivacy: _beside_items, EdgePrivacy: _beside_hops}.get(type(privacy), _beside_updates)
+    if release := next(itertools.chain(_beside_all(method, task, parties), find(method, module, task)), ""):
         raise IsthmusError(f"method '{method.name}' with privacy.unit = '{privacy.name}': {release}")
-    assert isinstance(privacy, PartyPrivacy)
+    if isinstance(privacy, EdgePrivacy):
+        return PrivateEdges(HopPlan.of(privacy, aggregations(module)[0].depth))
     planned = method.calls(module)
     times = sum(planned.get(name, 0) for name in method.updates)
+    if isinstance(privacy, ItemPrivacy):
+        epochs = method.epochs_per_call()
+        return PrivateItems(ItemPlan.of(privacy, times, epochs) if times and epochs else None, method.updates)
+    assert isinstance(privacy, PartyPrivacy)
     return PrivateSums(PartyPlan.of(privacy, max(1, times)), method.updates)
 
 
-def _uncovered(method: Method, module: nn.Module, parties: Sequence[Party]) -> Iterator[str]:
-    """What the method, or a study with it, releases that noise does not cover."""
+def _beside_all(method: Method, task: Task, parties: int) -> Iterator[str]:
+    """What no noise on what parties train covers."""
     if method.role == "pooled":
         yield "it trains on the data of all parties in one place: leave it out"
+    if parties > 1 and task.level == "pair":
+        yield "to evaluate pairs, parties send each other outputs of nodes ('lend'), which no noise covers"
+
+
+def _beside_updates(method: Method, module: nn.Module, task: Task) -> Iterator[str]:
+    """What the method releases that noise in sums of updates does not cover."""
     if not isinstance(method.aggregation(), Mean):
         yield f"aggregate = '{method.aggregation().name}' reads more than a sum of updates: set aggregate = 'mean'"
-    if len(parties) > 1 and parties[0].level == "pair":
-        yield "to evaluate pairs, parties send each other outputs of nodes ('lend'), which no noise covers"
+    for name, binding in _releases(method, module):
+        if name not in method.updates or binding.verbs != ("total",) or binding.contributors != 1:
+            yield _uncovered(name, binding)
+
+
+def _beside_items(method: Method, module: nn.Module, task: Task) -> Iterator[str]:
+    """What the method releases, or reads, that noise on the gradients of single items does not cover."""
+    released = dict(_releases(method, module))
+    if not released:
+        return
+    for name, binding in released.items():
+        if name not in method.updates:
+            yield _uncovered(name, binding)
+    if not method.only_trains:
+        yield "its parties read their data for more than the loss of single items: use a method that only averages"
+    if task.level not in ("graph", "node"):
+        yield f"an item is a graph or a node, and this task is on {task.level}s: use privacy.unit = 'party'"
+    if task.level == "node" and reach_of(module) != 0:
+        readers = ", ".join(name for name, kind in Encoder.known().items() if not kind.reads_edges)
+        yield f"an item is a node without its edges, and this model reads edges: use one that does not ({readers})"
+    if batch_norm_weights(module):
+        yield "batch normalisation mixes the items of a step: use a model without it"
+    if not task.loss_is_of_items:
+        yield f"the loss of task '{task.name}' weighs items by others of the step: set task.class_weights = 'none'"
+    if why := getattr(method, "local", LocalTraining()).items_problem():
+        yield f"local.{why}"
+
+
+def _beside_hops(method: Method, module: nn.Module, task: Task) -> Iterator[str]:
+    """What the method, or its model, reads of edges that noise on sums over neighbours does not cover."""
+    if method.for_crossing:
+        yield "no noise covers what parties send of edges that cross between them: use a method without that"
+    if method.most_spent() is not None:
+        yield "it adds noise to edges itself: leave out [privacy]"
+    if task.level not in ("graph", "node"):
+        yield f"this task is on {task.level}s, which are edges themselves: use privacy.unit = 'party'"
+    if only_aggregation(aggregations(module)) is None:
+        yield "only sums over neighbours have noise, and this model reads edges otherwise: use the encoder gap"
+
+
+def _releases(method: Method, module: nn.Module) -> Iterator[tuple[str, Binding]]:
+    """The actions of a run by which something leaves a party, but for evaluations."""
     planned = method.calls(module)
     for name, function in method.site_type().actions().items():
-        if not planned.get(name, 0) or name == EVALUATE or name == "lend" or function.binding.silent:
-            continue
-        if name not in method.updates or function.binding.verbs != ("total",) or function.binding.contributors != 1:
-            yield f"no noise covers what '{name}' releases {_eyes(function.binding)}: use a method that only averages"
+        if planned.get(name, 0) and name not in EVALUATING and not function.binding.silent:
+            yield name, function.binding
+
+
+def _uncovered(name: str, binding: Binding) -> str:
+    return f"no noise covers what '{name}' releases {_eyes(binding)}: use a method that only averages"
 
 
 def _eyes(binding: Binding) -> str:

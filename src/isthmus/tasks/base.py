@@ -104,6 +104,11 @@ class Task(Registered):
         return self.known_metrics[0] if self.known_metrics else "accuracy"
 
     @property
+    def loss_is_of_items(self) -> bool:
+        """Whether the loss of some items is a mean of what each has by itself."""
+        return not self.unsupervised
+
+    @property
     def picture_rounds(self) -> Sequence[int]:
         """Rounds after which a study stores `coordinates` of all items, for pictures."""
         return ()

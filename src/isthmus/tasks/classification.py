@@ -130,6 +130,10 @@ class Classification(Classes):
         return "roc_auc" if self.classes == 2 else "accuracy"
 
     @property
+    def loss_is_of_items(self) -> bool:
+        return self.class_weights == "none"
+
+    @property
     def ranks(self) -> bool:
         """Whether parties count scores."""
         counted = not {self.judged_by, self.selected_by}.isdisjoint((*RANKING, *ALERTS))

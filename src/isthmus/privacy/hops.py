@@ -1,0 +1,76 @@
+"""Sums over neighbours with noise: aggregation perturbation (GAP, Sajadmanesh et al. 2023), for secret edges.
+
+Sum:  x_j <- trunc(h_j L)                      |h_j| <= 1, so |x_j| <= L in whole numbers
+      s_i <- sum_{j -> i} x_j + N_Z(0, (z D)^2),  D = sqrt(2) L
+
+An edge between two nodes, in both directions, adds x_j to one row and x_i to another: it changes a sum by D at most. A
+hop reads of the graph only what the hop before released, and the edges. So a hop costs as much as Gaussian noise with
+the multiplier z, and all that is computed from the hops costs nothing more. `privacy.updates` says how far the loss of
+discrete noise is from that of continuous noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from isthmus.privacy.account import Account, GaussianNoise, gaussian_multiplier
+from isthmus.privacy.items import STEPS, WITHIN
+from isthmus.privacy.options import EdgePrivacy
+from isthmus.privacy.random_bits import NoiseKey
+from isthmus.privacy.sampling import discrete_gaussian
+from isthmus.privacy.updates import FAR, TAIL
+
+
+@dataclass(frozen=True)
+class HopPlan:
+    """The noise of the sums over neighbours of a run.
+
+    Arguments:
+        options: what the study asks for.
+        hops: that each party releases.
+        multiplier: the noise of a hop, as a multiple of the largest change (z).
+    """
+
+    options: EdgePrivacy
+    hops: int
+    multiplier: float
+
+    @classmethod
+    def of(cls, options: EdgePrivacy, hops: int) -> HopPlan:
+        """The plan with the least noise.
+
+        >>> round(HopPlan.of(EdgePrivacy(epsilon=8.0), 2).multiplier, 2)
+        0.85
+        """
+        return cls(options, hops, gaussian_multiplier(options.epsilon, options.delta, hops, FAR / STEPS, TAIL))
+
+    @property
+    def noise(self) -> GaussianNoise:
+        """What a hop costs."""
+        return GaussianNoise(self.multiplier, slack=FAR / (STEPS * self.multiplier**2), tail=TAIL)
+
+    def account(self) -> Account:
+        """The account of a party that has released its hops."""
+        account = Account()
+        account.add("edge", self.noise, self.hops, "sums over neighbours")
+        return account
+
+    def total(self, h: Tensor, edge_index: Tensor, noise: NoiseKey, *purpose: object) -> Tensor:
+        """The noisy sum over each node's neighbours.
+
+        Arguments:
+            h: rows whose length is 1 at most, in double precision.
+            edge_index: each edge once in each direction, no loops.
+            noise: what the party draws from.
+        """
+        whole = (h * (STEPS * WITHIN)).trunc().long()
+        sums = torch.zeros_like(whole).index_add_(0, edge_index[1], whole[edge_index[0]]).numpy()
+        if not noise.repeatable:  # whatever was summed before, no other sum gets this noise
+            purpose = *purpose, repr(self), sums.tobytes().hex()
+        variance = 2 * (Fraction(self.multiplier) * STEPS) ** 2
+        drawn = discrete_gaussian(variance, sums.size, noise.bits("hops", *purpose)).reshape(sums.shape)
+        return torch.from_numpy((sums + drawn) / STEPS)
