@@ -28,7 +28,7 @@ class Match:
         name: of the party.
         parties: all that match their values.
         values: plain hashes of its own, distinct, `[values]`.
-        secret: from which its scalar follows; equal if the study runs again under its name.
+        secret: from which its scalar and its list follow; equal if the study runs again under its name.
         context: of the matching, equal at all parties.
         most: the longest list that it multiplies for another party; None: as the protocol allows.
     """
@@ -37,7 +37,7 @@ class Match:
         self, name: str, parties: Sequence[str], values: Tensor, secret: bytes, context: bytes, most: int | None
     ) -> None:
         self.name, self.parties, self.values = name, sorted(parties), values
-        self.context, self.most = context, most
+        self.context, self.secret, self.most = context, secret, most
         self.size = list_size(len(values))
         self.done = False
         self._scalar = secret_scalar(secret)
@@ -62,7 +62,7 @@ class Match:
             raise IsthmusError(f"refused: step {step} of the matching, due is step {self._step}")
         if step == 0:
             self._agree_on(sizes)
-            self._own = blind([number.to_bytes(8, "big") for number in self.values.tolist()], self.context)
+            self._own = blind([number.to_bytes(8, "big") for number in self.values.tolist()], self.context, self.secret)
             points = self._own.points
         else:
             points = multiply(self._taken().numpy(), self._scalar)

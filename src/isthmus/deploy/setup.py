@@ -246,7 +246,7 @@ class SetUpHandler:
         if self.match is not None and not self.match.done and name not in ("introduce", "match", "matched"):
             raise IsthmusError(f"refused: '{name}' is due after ids are matched")
         if name == "match":
-            reply = Reply.of(tuple(of), Mail([self._list_to_match(request)]))
+            reply = Reply.of(tuple(of), Mail([self._match(request)]))
             self.answered = [self.answered[0] + 1]
             return reply
         self.answered = [self.answered[0] + 1]
@@ -288,7 +288,7 @@ class SetUpHandler:
             "matched": 0 if self.match is None else self.match.size,
         }
 
-    def _list_to_match(self, request: wire.Payload) -> dict[str, wire.Payload]:
+    def _match(self, request: wire.Payload) -> dict[str, wire.Payload]:
         match, sizes = self._due_match(), request["sizes"].tolist()
         if len(sizes) != len(match.parties):
             raise IsthmusError("refused: the server announces other lists to match than the parties have")

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -94,30 +93,36 @@ def secret_scalar(secret: bytes) -> bytes:
     return _reduced(hashlib.sha512(_DOMAIN + b"scalar" + secret).digest())
 
 
-def blind(values: Sequence[bytes], context: bytes) -> Blinded:
+def blind(values: Sequence[bytes], context: bytes, secret: bytes) -> Blinded:
     """Return the list that leaves the owner of distinct values.
 
     Arguments:
         context: of the matching, equal at all parties; values give other points in another context.
+        secret: 32 random bytes, for this matching alone. Blind, order and random points follow from it and the values:
+            a matching that is repeated after a crash discloses nothing new.
     """
     size = list_size(len(values))
     if size > LARGEST:
         raise IsthmusError(f"matching: {len(values):,} values, a list holds at most {LARGEST:,}")
-    scalar = _reduced(secrets.token_bytes(64))
+    seed = hashlib.sha256(_DOMAIN + b"list" + secret + hashlib.sha256(b"".join(values)).digest()).digest()
+    scalar = _reduced(hashlib.sha512(seed + b"blind").digest())
     prefix = _DOMAIN + len(context).to_bytes(4, "big") + context
 
     def point(value: bytes) -> bytes:
         hashed = rbcl.crypto_core_ristretto255_from_hash(hashlib.sha512(prefix + value).digest())
         return bytes(rbcl.crypto_scalarmult_ristretto255(scalar, hashed))
 
+    def filler(at: int) -> bytes:
+        return bytes(rbcl.crypto_core_ristretto255_from_hash(hashlib.sha512(seed + at.to_bytes(8, "big")).digest()))
+
     real = _in_chunks(values, lambda chunk: b"".join(map(point, chunk)))
-    drawn = np.random.Generator(np.random.PCG64(secrets.randbits(128)))  # a place shows no more than its point does
-    at = drawn.permutation(size)[: len(values)].astype(np.int64)
+    order = int.from_bytes(hashlib.sha256(seed + b"order").digest(), "big")  # nobody sees numbers drawn with it
+    at = np.random.Generator(np.random.PCG64(order)).permutation(size)[: len(values)].astype(np.int64)
     points = np.empty((size, POINT), dtype=np.uint8)
     free = np.ones(size, dtype=bool)
     free[at] = False
     points[at] = real
-    points[free] = _in_chunks(range(size - len(values)), lambda chunk: b"".join(_random_point() for _ in chunk))
+    points[free] = _in_chunks(range(size - len(values)), lambda chunk: b"".join(map(filler, chunk)))
     return Blinded(points, at, scalar)
 
 
@@ -175,7 +180,7 @@ def pseudonyms(
     scalars = {party: secret_scalar(own) for party, own in secret.items()}
     found: dict[str, Numbers] = {}
     for party, own in values.items():
-        sent = blind(own, context)
+        sent = blind(own, context, secret[party])
         others = (scalar for other, scalar in scalars.items() if other != party)
         found[party] = unblind(sent, reduce(multiply, others, sent.points), scalars[party], context)
     return found
@@ -205,7 +210,3 @@ def _in_chunks(items: Sequence[bytes] | Points | range, to_bytes: Callable[..., 
 
 def _reduced(data: bytes) -> bytes:
     return bytes(rbcl.crypto_core_ristretto255_scalar_reduce(data))
-
-
-def _random_point() -> bytes:
-    return bytes(rbcl.crypto_core_ristretto255_random())
