@@ -16,10 +16,14 @@ from tests.deploy.federated_studies import add_columns, federated, study_of, wit
 from tests.federation.by_hand import ByHand, at_folders, members_of
 
 from isthmus.data.ids import PLAIN
+from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.matching import Match
 from isthmus.deploy.party_side import Message
+from isthmus.deploy.remote import RemoteTransport
+from isthmus.deploy.setup import agree
 from isthmus.errors import IsthmusError
+from isthmus.federation.verbs import Federation
 from isthmus.protect.matching import POINT, SMALLEST, list_size
 from isthmus.study.config import Study
 from isthmus.study.models import load_model
@@ -32,16 +36,23 @@ Lie = Callable[[list[tuple[str, Mail]], str, Mail], Mail | None]
 """Gets the deliveries before, the addressee and its mail; returns other mail."""
 
 
-def study_at(folder: Path, name: str = "fedcog", rounds: int = 1, protect: dict[str, Any] = OBLIVIOUS) -> Study:
-    return at_folders(study_of(name, rounds=rounds, protect=protect), folder)
+def study_at(folder: Path, name: str, protect: dict[str, Any], nodes: int, data: str = "banks") -> Study:
+    return at_folders(study_of(name, rounds=1, protect=protect, data={"name": data, "nodes": nodes}), folder)
 
 
-@pytest.mark.parametrize("name", ["fedcog", "fedgl"])
-def test_results_are_those_under_hashes(name: str, tmp_path: Path) -> None:
+def set_up(post: ByHand, study: Study, job: str = "s") -> None:
+    """Do what comes before a method runs."""
+    text = Proposal(study, post.sites).text
+    begin: Message = {"do": "begin", "study": text, "run": f"{job}/set-up", "stage": "set-up"}
+    agree(Federation(RemoteTransport(post, begin, protect=study.protect)), matching=True)
+
+
+@pytest.mark.parametrize(("name", "data"), [("fedcog", "banks"), ("fedgl", "hospitals")])
+def test_results_are_those_under_hashes(name: str, data: str, tmp_path: Path) -> None:
     """The splits are in the files: drawn ones follow the ids, which differ."""
     kinds = {"hashed": {}, "matched": OBLIVIOUS}
     hashed, matched = (
-        federated(study_at(tmp_path / kind / "data", name, 2, protect), tmp_path / kind)
+        federated(study_at(tmp_path / kind / "data", name, protect, 200, data), tmp_path / kind)
         for kind, protect in kinds.items()
     )
     assert matched.runs[0].history == hashed.runs[0].history
@@ -54,8 +65,7 @@ def test_results_are_those_under_hashes(name: str, tmp_path: Path) -> None:
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
     """Folders of three small parties, with a category whose values are not declared, and a study of them."""
     folder = tmp_path_factory.mktemp("small") / "data"
-    whole = study_of("fedavg", rounds=1, protect=OBLIVIOUS, data={"name": "banks", "nodes": 90})
-    study = at_folders(whole, folder)
+    study = study_at(folder, "fedavg", OBLIVIOUS, nodes=90)
     add_columns(folder)
     return folder, study
 
@@ -115,7 +125,7 @@ def test_what_the_server_sees(small: tuple[Path, Study], tmp_path: Path) -> None
 
     folder, study = small
     post = Listening(members_of(folder, tmp_path, study))
-    coordinate(study, post, "s", tmp_path / "server")
+    set_up(post, study)
     transcript = b"".join(_bytes_in(heard))
     for name, member in post.members.items():
         table = parquet.read_table(folder / name / "nodes.parquet")
@@ -142,7 +152,7 @@ def test_the_next_job_has_other_pseudonyms_and_a_resumed_one_the_same(
     members = members_of(folder, tmp_path, study)
     found = []
     for job in ("s", "t", "s"):
-        coordinate(study, ByHand(members), job, tmp_path / f"server-{len(found)}")
+        set_up(ByHand(members), study, job)
         found.append([member.pseudonyms for member in members.values()])
         values = torch.cat([each.known for each in found[-1]])
         names = torch.cat([each.pseudonyms for each in found[-1]])
@@ -182,7 +192,7 @@ def test_a_party_predicts_new_rows_with_its_own_model(small: tuple[Path, Study],
 
 
 def test_nothing_is_matched_where_nothing_is_shared(small: tuple[Path, Study], tmp_path: Path) -> None:
-    study = study_at(tmp_path / "data", "fedavg")
+    study = study_at(tmp_path / "data", "fedavg", OBLIVIOUS, nodes=90)
     for file in (tmp_path / "data").glob("*/party.toml"):
         text = re.sub(r"partners = .*\n", "", file.read_text())
         file.write_text(text.replace('ids = "shared"', 'ids = "own"'))
