@@ -19,6 +19,7 @@ from isthmus.data.folder.problems import Problem
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
+from isthmus.data.ids import PLAIN, Hashing
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import Pool
 
@@ -126,9 +127,9 @@ def collection_draft(name: str = "lab", graphs: int = 6, first: int = 0) -> Draf
     )
 
 
-def read(draft: Draft, folder: Path, key: bytes | None = None) -> Contents:
+def read(draft: Draft, folder: Path, hashing: Hashing = PLAIN) -> Contents:
     """Return the contents of a draft that must be usable."""
-    contents, problems = check_folder(draft.write(folder), key)
+    contents, problems = check_folder(draft.write(folder), hashing)
     assert contents is not None, [str(each) for each in problems]
     return contents
 

@@ -32,7 +32,7 @@ from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.table import EDGES, NODES
-from isthmus.data.ids import read_key, write_key
+from isthmus.data.ids import read_hashing, write_key
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "folders.json"
@@ -119,7 +119,7 @@ def say_alone(folder: Path, key: Path | None) -> None:
     }
     del party
     began = time.process_time()
-    check_folders(folder, None if key is None else read_key(key))
+    check_folders(folder, read_hashing(key))
     print(json.dumps(found | {"check_s": round(time.process_time() - began, 2)}))
 
 

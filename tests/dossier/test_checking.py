@@ -119,5 +119,7 @@ def test_limits_follow_from_the_settings() -> None:
     assert "no epsilon covers them" in said(Facts(GOOD.cuts, 3, apart=False), privacy=spent)
     own = {"protections": {"total": {"name": "masks"}, "noise": "study"}}
     assert ("study's seed" in said(**own), "study's seed" in said(**own, privacy=spent)) == (False, True)
-    assert "Ids were hashed" in said(sent={"actions": [action(fields=["ids"])], "sides": {"differences": []}})
+    with_ids = {"sent": {"actions": [action(fields=["ids"])], "sides": {"differences": []}}}
+    assert "Ids were hashed" in said(**with_ids)
+    assert "Ids were matched" in said(**with_ids, protections={"matching": "oblivious"})
     assert "two sides of the ledger differ" in said(sent={"actions": [], "sides": {"differences": ["one"]}})

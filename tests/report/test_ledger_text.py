@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,8 @@ def test_a_protection_is_named() -> None:
 def test_an_action_without_answers_or_fields_says_so() -> None:
     assert describe_action(action("server sees the sum", answers=[0], shares={})) == "No party answered."
     assert "no field left it, twice." in describe_action(action("server sees each answer", fields=[]))
+    matched = replace(action("server sees each answer", fields=[]), action="matched")
+    assert "nobody can compute one alone" in describe_action(matched)
 
 
 def test_nouns_of_the_method_name_its_own_fields() -> None:

@@ -246,14 +246,14 @@ def advise(
     from isthmus.advice.methods import Situation, advised, commands, flags, shared_nodes
     from isthmus.data.folder.loading import find_folders, read_folders
     from isthmus.data.folder.shared_nodes import ROW_NUMBERS, have_row_numbers
-    from isthmus.data.ids import read_key
+    from isthmus.data.ids import read_hashing
 
-    shared_key = None if key is None else read_key(key)
+    hashing = read_hashing(key)
     files = [each for each in folders if each.is_file()]
     party_folders = dict.fromkeys(
         each.resolve() for folder in folders if folder not in files for each in find_folders(folder)
     )
-    contents = [each for folder in party_folders for each in read_folders(folder, shared_key)[0]]
+    contents = [each for folder in party_folders for each in read_folders(folder, hashing)[0]]
     given = [*map(Counts.of, contents), *(each for file in files for each in Counts.read_file(file))]
     counts = [each for at, each in enumerate(given) if each not in given[:at]]  # a party given twice counts once
     situation = Situation.of(counts, None if files else shared_nodes(contents))

@@ -30,10 +30,10 @@ def check(
 ) -> None:
     """List everything that is wrong with party folders; the exit code is 1 if one cannot be used."""
     from isthmus.data.folder.loading import check_folders
-    from isthmus.data.ids import read_key
+    from isthmus.data.ids import read_hashing
     from isthmus.deploy.limits import limit_problems
 
-    contents, problems = check_folders(folder, None if key is None else read_key(key))
+    contents, problems = check_folders(folder, read_hashing(key))
     for path, each in contents.items():
         problems[path] += limit_problems(each.settings.limits)
     if as_json:

@@ -1,11 +1,13 @@
-"""Hashed ids, equal at every party that has the key and meaningless to everybody else."""
+"""Ids as numbers that are equal at every party and say nothing to others: a hash, a keyed hash, or pseudonyms."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,24 +23,103 @@ KEY_BYTES = 32
 _POSITIVE = (1 << 63) - 1
 
 
-def hash_ids(values: Iterable[object], key: bytes | None) -> Tensor:
-    """63 bits of HMAC-SHA256 of each value's text, `[values]`; equal values give equal numbers at all parties.
+class Hashing(ABC):
+    """How ids, and values of categories, become numbers that all parties use for them."""
 
-    The parties share the key and the server does not have it, so the server cannot find a value by hashing all possible
-    ones. Without a key the hash is SHA-256, which is enough if everything stays in one process.
+    of_integers: bool = True
+    """Whether whole numbers are hashed, too; otherwise ids that are whole numbers stay as they are."""
+
+    @abstractmethod
+    def numbers(self, values: Iterable[object]) -> Tensor:
+        """Return 63 bits for each value's text, `[values]`; equal values give equal numbers at all parties."""
+
+    @property
+    @abstractmethod
+    def mark(self) -> bytes:
+        """What tells the numbers in a party folder's contents from those that another way gives."""
+
+
+@dataclass(frozen=True)
+class PlainHash(Hashing):
+    """SHA-256, which is enough if everything stays in one process.
 
     Two of a billion values get the same number with a probability of about 1 in 20; two of a million, 1 in 20 million.
 
-    >>> hash_ids(["a", "b"], b"secret").equal(hash_ids(["a", "b"], b"secret"))
-    True
-    >>> hash_ids([17], b"secret").equal(hash_ids(["17"], b"secret"))
+    >>> PlainHash().numbers([17]).equal(PlainHash().numbers(["17"]))
     True
     """
-    texts = (str(value).encode() for value in values)
-    if key is None:
-        digests = [hashlib.sha256(text).digest()[:8] for text in texts]
-    else:
-        digests = [hmac.digest(key, text, "sha256")[:8] for text in texts]
+
+    of_integers: bool = False
+
+    def numbers(self, values: Iterable[object]) -> Tensor:
+        return _numbers(hashlib.sha256(str(value).encode()).digest()[:8] for value in values)
+
+    @property
+    def mark(self) -> bytes:
+        return b"integers" if self.of_integers else b""
+
+
+@dataclass(frozen=True)
+class KeyedHash(Hashing):
+    """HMAC-SHA256 with a key that the parties share; the server, which lacks it, cannot find a value by hashing all
+    possible ones.
+
+    >>> KeyedHash(b"secret").numbers(["a"]).equal(KeyedHash(b"other").numbers(["a"]))
+    False
+    """
+
+    key: bytes = field(repr=False)
+
+    def numbers(self, values: Iterable[object]) -> Tensor:
+        return _numbers(hmac.digest(self.key, str(value).encode(), "sha256")[:8] for value in values)
+
+    @property
+    def mark(self) -> bytes:
+        return self.key
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Pseudonyms(Hashing):
+    """Numbers that the parties of one study made together (`isthmus.protect.matching`), of the values that they had.
+
+    Arguments:
+        known: plain hashes of the values, ascending, `[values]`.
+        pseudonyms: by value its number in this study, `[values]`.
+    """
+
+    known: Tensor
+    pseudonyms: Tensor
+
+    def numbers(self, values: Iterable[object]) -> Tensor:
+        """As in the other ways; -1 for a value that had no part in the matching."""
+        return self.of(PlainHash().numbers(values))
+
+    def of(self, hashes: Tensor) -> Tensor:
+        """Return the pseudonym of each plain hash, -1 where there is none."""
+        if not self.known.numel():
+            return torch.full_like(hashes, -1)
+        at = torch.searchsorted(self.known, hashes).clamp(max=self.known.numel() - 1)
+        return torch.where(self.known[at] == hashes, self.pseudonyms[at], -1)
+
+    def only(self, hashes: Tensor) -> Pseudonyms:
+        """Return those of some plain hashes."""
+        chosen = torch.isin(self.known, hashes)
+        return Pseudonyms(self.known[chosen], self.pseudonyms[chosen])
+
+    @property
+    def mark(self) -> bytes:
+        return PlainHash(of_integers=True).mark  # files are read with it, and numbers replaced afterwards
+
+
+PLAIN = PlainHash()
+
+
+def read_hashing(path: Path | str | None) -> Hashing:
+    """Return the keyed hash with the key in a file; without a file, the plain hash."""
+    return PLAIN if path is None else KeyedHash(read_key(path))
+
+
+def _numbers(digests: Iterable[bytes]) -> Tensor:
     numbers = np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64) & np.uint64(_POSITIVE)
     return torch.from_numpy(numbers.astype(np.int64))
 

@@ -113,6 +113,8 @@ def describe_proposal(proposal: Proposal) -> Iterator[str]:
     yield f"parties: {', '.join(proposal.parties)}"
     readable = "" if total.name != "none" else ": the server can read every party's part"
     yield f"totals: {total.name}{readable}; messages: {protect.exchange}; noise: {protect.noise}"
+    if protect.matching == "oblivious":
+        yield "ids: matched by pseudonyms that all parties make together; what a party has, within an eighth, is known"
     yield f"model: {_assignments(study.resolved()['model'])}; seeds: {', '.join(map(str, study.seeds))}"
     two = Task.named("node-classification").read({"classes": 2}, "task")
     task = (study.named_task() or two).complete_from(two)  # the number of classes changes no call

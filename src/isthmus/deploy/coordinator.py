@@ -11,7 +11,7 @@ from isthmus.deploy.approval import Proposal, split_shares
 from isthmus.deploy.party_side import Message
 from isthmus.deploy.reconciling import reconcile
 from isthmus.deploy.remote import Post, RemoteTransport
-from isthmus.deploy.setup import Agreement, agree, totals_to_payload
+from isthmus.deploy.setup import Agreement, agree, matches_ids, totals_to_payload
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.ledger import Ledger
@@ -82,7 +82,7 @@ def coordinate(
         raise IsthmusError(f"the set-up needs all parties, and these are missing: {format_missing(transport.absent)}")
     federation = Federation(transport)
     begun(federation, transport)
-    agreement = agree(federation, study.federation.largest_share)
+    agreement = agree(federation, study.federation.largest_share, matching=matches_ids(study, federation.parties))
     fixed["introduced"] = agreement.introduced
     task = agreement.task(study.named_task(), study.task_options())
     in_set_up = reconcile(transport, federation.ledger, "set-up")["differences"]

@@ -41,7 +41,7 @@ except ImportError as error:
 
 import torch
 
-from isthmus.data.ids import read_key
+from isthmus.data.ids import read_hashing
 from isthmus.deploy import door
 from isthmus.deploy.admin import LOADED, look_sooner
 from isthmus.deploy.coordinator import Outcome, coordinate
@@ -142,10 +142,10 @@ def take_part(
     os.environ[door.PROCESS] = uuid4().hex  # the processes of jobs inherit it
     _fork_jobs("nvflare.private.fed.app.client.worker_process", LOADED[1])
     _check_dates(kit.folder / "startup" / "client.crt")
-    shared = None if key is None else read_key(key)
+    hashing = read_hashing(key)
     # two processes with one kit would keep pushing each other out of the federation
     with store.lock(kit.folder / LOCK, str(kit.folder)):
-        member = Member(data, kit.state, kit.name, shared, kit.ring())  # checks the folder
+        member = Member(data, kit.state, kit.name, hashing, kit.ring())  # checks the folder
         member.ledger.load()
         if member.limits.min_contributors > len(kit.parties):
             raise IsthmusError(
@@ -441,5 +441,4 @@ class PartyJob:
         if kit.adopt(self.roster):
             log.warning("roster %d of the authority is in force", kit.roster().number)
         paths = store.read_json(kit.folder / DATA, within=kit.folder)
-        key = None if paths["key"] is None else read_key(Path(paths["key"]))
-        return Member(Path(paths["data"]), kit.state, kit.name, key, kit.ring())
+        return Member(Path(paths["data"]), kit.state, kit.name, read_hashing(paths["key"]), kit.ring())

@@ -29,17 +29,19 @@ class Introduction:
         settings: those that must be equal in every `party.toml`.
         kind: the kind of its labels.
         size: how much it holds.
+        matched: points in its list of values to match; 0 if the study matches none.
     """
 
     settings: Mapping[str, Any]
     kind: str
     size: Introduced
+    matched: int = 0
 
 
 def read_introduction(party: str, answer: Mapping[str, Any]) -> Introduction:
     """Check one party's answer to `introduce`, and return it."""
     where = f"party '{party}' introduced itself with"
-    expected = {"agreed": str, "kind": str, "items": int, "labels": int, "nodes": int, "rows": int}
+    expected = {"agreed": str, "kind": str, "items": int, "labels": int, "nodes": int, "rows": int, "matched": int}
     for name, kind in expected.items():
         if type(answer.get(name)) is not kind:
             raise IsthmusError(f"{where} no {name}: use one version of isthmus at server and parties")
@@ -55,7 +57,7 @@ def read_introduction(party: str, answer: Mapping[str, Any]) -> Introduction:
         raise IsthmusError(
             f"{where} {items} items, {labels} labels, {nodes} nodes and {rows} rows of edges, which is impossible"
         )
-    return Introduction(settings, kind, Introduced(items, labels, nodes, rows=rows))
+    return Introduction(settings, kind, Introduced(items, labels, nodes, rows=rows), answer["matched"])
 
 
 def _settings(text: str, where: str) -> dict[str, Any]:
@@ -130,6 +132,28 @@ def compare_introductions(found: Mapping[str, Introduction]) -> dict[str, Any]:
     if differ := _differing(whole):  # all parties have classes, or none has
         raise IsthmusError(f"{differ[0]}: labels of another kind than those of {differ[1]}: check the label columns")
     return dict(next(iter(found.values())).settings)
+
+
+def shares_values(settings: Mapping[str, Any]) -> bool:
+    """Whether ids, or values of categories, mean something to other parties by agreed settings."""
+    return settings["ids"] != "own" or any(column.has_keyed_totals for column in read_columns(settings).values())
+
+
+def check_lists(found: Mapping[str, Introduction], keyed: int) -> None:
+    """Raise an error if a party announces a longer list of values to match than it can have.
+
+    Arguments:
+        keyed: columns whose values are matched.
+    """
+    from isthmus.protect.matching import list_size  # needs an extra
+
+    nodes = sum(each.size.nodes + each.size.items for each in found.values())  # a party may know others' nodes
+    for party, each in found.items():
+        if not 0 < each.matched <= list_size(nodes + keyed * each.size.counted):
+            raise IsthmusError(
+                f"party '{party}' announces a list of {each.matched:,} values to match, all parties have introduced "
+                f"{nodes:,} items and nodes"
+            )
 
 
 def check_shares(found: Mapping[str, Introduction], largest: float) -> None:

@@ -14,15 +14,25 @@ from isthmus import store
 from isthmus.data.fingerprint import digest_of_tables, tables_of
 from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.loading import build_party
+from isthmus.data.folder.matched import category_values, values_to_match, with_pseudonyms
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.data.folder.settings import FILE
+from isthmus.data.ids import PLAIN, Hashing, PlainHash, Pseudonyms
 from isthmus.deploy.approval import DIGITS, Approvals, Proposal, digest_of, split_shares
+from isthmus.deploy.introductions import shares_values
 from isthmus.deploy.limits import limit_problems
 from isthmus.deploy.party_ledger import FILE as LEDGER
 from isthmus.deploy.party_ledger import Index, PartyLedger
 from isthmus.deploy.party_side import ActionHandler, Message, PartySide
 from isthmus.deploy.run_record import RunRecord
-from isthmus.deploy.setup import Agreement, SetUpHandler, build_encoding, introduced_of, totals_from_payload
+from isthmus.deploy.setup import (
+    Agreement,
+    SetUpHandler,
+    build_encoding,
+    introduced_of,
+    matches_ids,
+    totals_from_payload,
+)
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.bounds import Introduced
@@ -36,12 +46,15 @@ from isthmus.study.private import check_private, most_spent, private_answers
 from isthmus.study.setup import check_task, extended, module_of, outline, suited
 
 if TYPE_CHECKING:
+    from isthmus.deploy.matching import Match
     from isthmus.protect.sealing import Keyring
 
 log = logging.getLogger(__name__)
 
 NOISE = "noise.key"
-"""The file in a party's state with its secret for noise."""
+"""The file in a party's state with its secret for noise and matching."""
+MATCHING, MATCHINGS = "matching", 5
+"""The folder in a party's state with its pseudonyms in the last studies that matched ids, and how many it keeps."""
 APPROVALS = "studies"
 """The folder in a party's state with the studies that it knows."""
 SHAPES = ("what", "to", "least", "ids", "opened")
@@ -55,15 +68,15 @@ class Member(PartySide):
         folder: the party folder.
         state: folder on this machine for what a restart needs, and for the party's own models.
         name: the party's name in the federation; its `party.toml` must say the same.
-        key: the key that the parties share.
+        hashing: how ids become numbers where a study does not match them: with the key that parties share, or plain.
         ring: the party's private key to seal with, and the public keys of all parties.
     """
 
     def __init__(
-        self, folder: Path, state: Path, name: str, key: bytes | None = None, ring: Keyring | None = None
+        self, folder: Path, state: Path, name: str, hashing: Hashing = PLAIN, ring: Keyring | None = None
     ) -> None:
         super().__init__(name, ring)
-        self.folder, self.state, self.key = folder, state, key
+        self.folder, self.state, self.hashing = folder, state, hashing
         self.approvals = Approvals(state / APPROVALS, str(state.parent))
         self.digest = self.call = self.stage = self.study = self.model = ""
         self.planned: Mapping[str, int] = {}
@@ -72,11 +85,13 @@ class Member(PartySide):
         self.description: Mapping[str, Any] = {}
         self.index = Index()
         self.ledger = PartyLedger(state / LEDGER, self.index.add)
-        self.contents = self._read()
+        self.contents, self.read_with = self._read(hashing), hashing
+        self.pseudonyms: Pseudonyms | None = None
+        self.matching = ""
         self._data: tuple[list[Any], str] = [], ""
 
-    def _read(self) -> Contents:
-        contents, problems = check_folder(self.folder, self.key)
+    def _read(self, hashing: Hashing) -> Contents:
+        contents, problems = check_folder(self.folder, hashing)
         if contents is not None:
             problems += limit_problems(contents.settings.limits)
         severe = [problem for problem in problems if problem.severe]
@@ -120,10 +135,11 @@ class Member(PartySide):
         self.call = digest_of(self.call, action, mail)
 
     def begin(self, plan: Message) -> ActionHandler:
-        if plan["stage"] == "set-up":
-            self._refresh()
         proposal = Proposal.read(str(plan["study"]))
         study = proposal.study
+        hashing = PlainHash(of_integers=True) if study.protect.matching == "oblivious" else self.hashing
+        if plan["stage"] == "set-up" or hashing != self.read_with:
+            self._refresh(hashing)
         if str(plan["study"]) != proposal.text or set(plan.get("parties", ())) != set(proposal.parties):
             raise IsthmusError("refused: the server begins another study than it sent, or over other parties")
         self._check_plan(proposal)
@@ -131,12 +147,17 @@ class Member(PartySide):
         self.times = self.approvals.permit(proposal, self.limits, known)
         self.tally, self.study = self.approvals.tally(proposal), proposal.hash
         if plan["stage"] == "set-up":
-            privacy = study.named_privacy()
-            handler = SetUpHandler(self.contents, self.key, private=privacy is not None and privacy.hides_items)
+            privacy, match = study.named_privacy(), self._match(proposal, plan)
+            private = privacy is not None and privacy.hides_items
+            handler = SetUpHandler(self.contents, hashing, private=private, match=match, keep=self._keep_pseudonyms)
             self._plan("the set-up", handler.calls(), plan)
             return handler
         if plan["stage"] != "run":
             raise IsthmusError(f"unknown stage '{plan['stage']}': use one version of isthmus at server and parties")
+        if self._shares(proposal):
+            self._recall_pseudonyms(proposal, plan)
+        elif self.pseudonyms is not None:
+            self._refresh(hashing)
         method, seed = self._run_of(study, str(plan["method"]), plan["seed"])
         if self.record is not None:
             self.record.epsilon = most_spent(method, study.named_privacy())
@@ -146,7 +167,8 @@ class Member(PartySide):
         )
         check_task(method, task)
         encoding = build_encoding(self.contents, totals)
-        party = build_party(self.contents, encoding, key=self.key, seed=study.draw_of(seed), **split_shares(study))
+        numbered, drawn = self.pseudonyms or hashing, study.draw_of(seed)
+        party = build_party(self.contents, encoding, hashing=numbered, seed=drawn, **split_shares(study))
         (party,) = task.set_masks([party])
         if study.unlabelled == "error" and not bool(party.training_mask.any()):
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
@@ -160,6 +182,7 @@ class Member(PartySide):
         self.digest, self.model = self.call[:16], f"{self.study}-{_file_name(method.name)}-{seed}"
         labels = tuple(own.labels or own.tasks or ())
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
+        columns |= self._known_categories()
         self.description = describe_model(method, encoder, task, seed, party.inputs, labels, columns)
         where: dict[str, Any] = {"seed": seed, "noise_key": self._noise_key(seed)}
         where["private"] = private_answers(study.named_privacy(), method, module, task)
@@ -188,6 +211,7 @@ class Member(PartySide):
             raise IsthmusError("refused: the server begins with other [protect] or [federation] than the study has")
         check_private(study)
         self.limits.permit_protection(self.protect.protection().name)
+        self.limits.permit_matching(self.protect.matching)
         methods, seeds = study.method_list(), len(study.seeds)
         self.limits.permit_runs(len(methods) * seeds)
         for method in methods:
@@ -228,10 +252,10 @@ class Member(PartySide):
         """
         if self.protect.noise == "study":
             return None
-        return derive_key(self._noise_secret(), seed)
+        return derive_key(self._secret(), seed)
 
-    def _noise_secret(self) -> bytes:
-        """Return the party's secret for noise; the operating system draws it when it is first needed."""
+    def _secret(self) -> bytes:
+        """Return the party's secret, for noise and matching; the operating system draws it when it is first needed."""
         path = self.state / NOISE
         with self._on_disk():
             if not path.exists():
@@ -241,10 +265,58 @@ class Member(PartySide):
             raise IsthmusError(f"the file '{NOISE}' in its state is damaged: delete it to draw a new secret")
         return secret
 
-    def _refresh(self) -> None:
+    def _shares(self, proposal: Proposal) -> bool:
+        """Whether the parties of a study match ids, or values of categories, with each other."""
+        return matches_ids(proposal.study, proposal.parties) and shares_values(self.contents.settings.common)
+
+    def _match(self, proposal: Proposal, plan: Message) -> Match | None:
+        """Return this party's part of a matching; None if the study matches nothing."""
+        if not self._shares(proposal):
+            return None
+        from isthmus.deploy.matching import Match  # needs an extra
+
+        self.matching = _matching_of(proposal, plan)
+        secret = derive_key(self._secret(), "matching", self.matching)  # equal if the study is resumed
+        values, context = values_to_match(self.contents), self.matching.encode()
+        return Match(self.name, proposal.parties, values, secret, context, self.limits.matched)
+
+    def _keep_pseudonyms(self, pseudonyms: Pseudonyms) -> Contents:
+        """Use pseudonyms from now on, and write them to the disk for a restart of this process."""
+        self.contents, self.pseudonyms = with_pseudonyms(self.contents, pseudonyms), pseudonyms
+        folder = self.state / MATCHING
+        with self._on_disk():
+            found = {"known": pseudonyms.known, "pseudonyms": pseudonyms.pseudonyms}
+            store.save(folder / f"{self.matching}.state", found, private=True)
+            for old in sorted(folder.glob("*.state"), key=lambda file: file.stat().st_mtime)[:-MATCHINGS]:
+                old.unlink(missing_ok=True)
+        return self.contents
+
+    def _recall_pseudonyms(self, proposal: Proposal, plan: Message) -> None:
+        """Use the pseudonyms of a study whose ids were matched before this process started."""
+        matching = _matching_of(proposal, plan)
+        if self.pseudonyms is not None and self.matching == matching:
+            return
+        path = self.state / MATCHING / f"{matching}.state"
+        if not path.exists():
+            raise IsthmusError("refused: ids of this study were not matched")
+        if self.pseudonyms is not None:
+            self._refresh(self.read_with)
+        found = store.load(path)
+        self.pseudonyms, self.matching = Pseudonyms(found["known"], found["pseudonyms"]), matching
+        self.contents = with_pseudonyms(self.contents, self.pseudonyms)
+
+    def _known_categories(self) -> dict[str, Any]:
+        """Return the pseudonyms of the party's own values of categories, with which its model encodes new rows."""
+        if self.pseudonyms is None:
+            return {}
+        own = self.pseudonyms.only(category_values(self.contents))
+        return {"pseudonyms": [own.known.tolist(), own.pseudonyms.tolist()]} if own.known.numel() else {}
+
+    def _refresh(self, hashing: Hashing) -> None:
         """Read the folder again: a study begins with its present content and limits."""
+        self.pseudonyms, self.matching = None, ""
         try:
-            self.contents = self._read()
+            self.contents, self.read_with = self._read(hashing), hashing
         except IsthmusError as error:  # its text names the folder, which the server must not learn
             log.error("party '%s': %s", self.name, error)
             raise IsthmusError("its folder has a problem (read the log at the party)") from error
@@ -284,6 +356,12 @@ class Member(PartySide):
     def _file(self, mark: str) -> Path:
         """Return the file of a state, which belongs to one study and one plan."""
         return self.state / "kept" / f"{self.study}-{self.digest}-{_file_name(mark)}.state"
+
+
+def _matching_of(proposal: Proposal, plan: Message) -> str:
+    """Return the name of a matching: of the study, and of the job, which has the same name when it is resumed."""
+    job = str(plan["run"]).rpartition("/")[0]
+    return digest_of(proposal.hash, job)
 
 
 def _file_name(text: str) -> str:

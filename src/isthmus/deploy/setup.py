@@ -2,7 +2,8 @@
 
 The set-up uses the same verbs as a method, so it has a ledger too. The server learns the settings that must be equal in
 every `party.toml`, the kind of labels, and sums over all parties that determine the encoding. For a category column
-without declared values it also learns the keyed hashes of each party's values.
+without declared values it also learns the keyed hashes, or pseudonyms, of each party's values. Where ids are matched
+obliviously, sealed lists go round the parties first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,9 +20,11 @@ from torch import Tensor
 from isthmus.data.folder.columns import Column, Totals
 from isthmus.data.folder.encoding import Encoding, first_totals, second_totals
 from isthmus.data.folder.reading import Contents
+from isthmus.data.ids import PLAIN, Hashing, Pseudonyms
 from isthmus.data.schema import Inputs
 from isthmus.deploy.introductions import (
     KINDS,
+    check_lists,
     check_shares,
     compare_introductions,
     compare_widths,
@@ -29,24 +32,30 @@ from isthmus.deploy.introductions import (
     read_columns,
     read_database,
     read_introduction,
+    shares_values,
 )
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.actions import Binding
-from isthmus.federation.answers import Answer, Reply
+from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.bounds import Introduced, ids_problem
 from isthmus.federation.ledger import Verb
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
+from isthmus.study.config import Study
 from isthmus.study.setup import with_options
 from isthmus.tasks.base import Task
 
+if TYPE_CHECKING:  # it needs an extra
+    from isthmus.deploy.matching import Match
+
 SET_UP: dict[str, Verb] = {
-    "introduce": "ask", "values": "ask", "first": "total", "second": "total", "encode": "ask",
+    "introduce": "ask", "match": "exchange", "matched": "ask", "values": "ask", "first": "total", "second": "total",
+    "encode": "ask",
 }  # fmt: skip
 """The actions of the set-up, and the verb that each answers."""
 COLUMN_STEPS = ("values",)
-"""Those that are called once for each column of their kind; the others are called once."""
+"""Those that are called once for each column of their kind; the others are called once, and `match` once a party."""
 
 ONE = Introduced(1, 1, 1)
 """What each party introduces in a private federation, where all count the same."""
@@ -126,10 +135,11 @@ class Agreement:
         return Task.named(f"{items_level(self.agreed)}-{self.kind}").read(options, "task")
 
 
-def agree(federation: Federation, largest_share: float = 1.0) -> Agreement:
+def agree(federation: Federation, largest_share: float = 1.0, *, matching: bool = False) -> Agreement:
     """Do the set-up as the server and return the agreement.
 
     Arguments:
+        matching: parties match ids, and values of categories, if these mean something to other parties.
         largest_share: the largest share of all items that one party may introduce.
     """
     found = {party: read_introduction(party, answer) for party, answer in federation.ask("introduce").items()}
@@ -139,23 +149,34 @@ def agree(federation: Federation, largest_share: float = 1.0) -> Agreement:
     introduced = {party: each.size for party, each in found.items()}
     federation.transport.introduced = introduced
     columns = read_columns(settings)
+    if matching and shares_values(settings):
+        check_lists(found, sum(column.has_keyed_totals for column in columns.values()))
+        sizes = torch.tensor([found[party].matched for party in sorted(found)])
+        for step in range(len(found)):
+            federation.exchange("match", {"step": step, "sizes": sizes})
+        federation.ask("matched")
     federation.checks = {step: partial(_sums_problem, columns, step) for step in STEPS}
     federation.checks["values"] = lambda answer, own: ids_problem(answer.get("ids"), own.counted)
     totals: list[dict[str, Tensor]] = [{} for _ in columns]
     for at, column in enumerate(columns.values()):
         if column.has_keyed_totals:
             totals[at] = {"ids": federation.agree("values", {"column": at}).ids}
-    for step in STEPS:
-        counted = [at for at, column in enumerate(columns.values()) if column.has_totals(step)]
+    for sums in STEPS:
+        counted = [at for at, column in enumerate(columns.values()) if column.has_totals(sums)]
         if counted:
             request = {"known": known} if (known := totals_to_payload(totals)) else {}
-            total = federation.total(step, request)
+            total = federation.total(sums, request)
             for at in counted:
                 totals[at] = {**totals[at], **total.sum(str(at))}
     known = totals_to_payload(totals)
     widths = federation.ask("encode", {"known": known} if known else {})
     features = compare_widths({party: answer.get("features") for party, answer in widths.items()})
     return Agreement(settings, kind, features, totals, introduced)
+
+
+def matches_ids(study: Study, parties: Sequence[str]) -> bool:
+    """Whether the parties of a study match what they share obliviously; a private study shares no ids."""
+    return study.protect.matching == "oblivious" and len(parties) > 1 and study.named_privacy() is None
 
 
 def _sums_problem(columns: Mapping[str, Column], step: Step, answer: Mapping[str, Any], introduced: Introduced) -> str:
@@ -174,25 +195,36 @@ class SetUpHandler:
 
     Arguments:
         contents: the contents of the party's files.
-        key: the key that the parties share.
+        hashing: how ids and values of categories become numbers.
         private: nothing that follows from the rows leaves: no sizes, and no sums of columns.
+        match: the party's part of a matching, before which nothing leaves that has ids; None if none is due.
+        keep: gets the pseudonyms of a matching, and returns the contents with them.
     """
 
-    def __init__(self, contents: Contents, key: bytes | None = None, *, private: bool = False) -> None:
+    def __init__(
+        self,
+        contents: Contents,
+        hashing: Hashing = PLAIN,
+        *,
+        private: bool = False,
+        match: Match | None = None,
+        keep: Callable[[Pseudonyms], Contents] | None = None,
+    ) -> None:
         self.contents, self.private = contents, private
-        self.key = key
+        self.hashing, self.match, self.keep = hashing, match, keep
         self.columns = contents.settings.feature_columns()
         self.answered = [0]
 
     def calls(self) -> dict[str, int]:
         """How often the set-up calls each step, at most."""
         keyed = sum(column.has_keyed_totals for column in self.columns.values())
-        return {step: keyed if step in COLUMN_STEPS else 1 for step in SET_UP}
+        due = 0 if self.match is None else self.match.steps
+        return {step: keyed if step in COLUMN_STEPS else 1 for step in SET_UP} | {"match": due, "matched": min(due, 1)}
 
     def binding(self, name: str) -> Binding:
         if name not in SET_UP:
             raise IsthmusError(f"the set-up has no step '{name}': use one version of isthmus at server and parties")
-        return Binding((SET_UP[name],))
+        return Binding((SET_UP[name],), protected=name == "match")
 
     def least(self, name: str, request: wire.Payload | Each) -> int:
         return 1
@@ -206,20 +238,32 @@ class SetUpHandler:
                 "give it in party.toml an encoding without them"
             )
         actions: dict[str, Callable[[wire.Payload], dict[str, Any]]] = {
-            "introduce": self._introduce, "values": self._values, "first": self._first, "second": self._second,
-            "encode": self._encode,
+            "introduce": self._introduce, "matched": self._matched, "values": self._values, "first": self._first,
+            "second": self._second, "encode": self._encode,
         }  # fmt: skip
-        if name not in actions or isinstance(request, Each):
+        if name not in (*actions, "match") or isinstance(request, Each):
             raise IsthmusError(f"the set-up has no step '{name}': use one version of isthmus at server and parties")
+        if self.match is not None and not self.match.done and name not in ("introduce", "match", "matched"):
+            raise IsthmusError(f"refused: '{name}' is due after ids are matched")
+        if name == "match":
+            reply = Reply.of(tuple(of), Mail([self._match(request)]))
+            self.answered = [self.answered[0] + 1]
+            return reply
         self.answered = [self.answered[0] + 1]
         fields = actions[name](request)
         return Reply.of(tuple(of), Answer({field: _stack_one(value) for field, value in fields.items()}))
 
     def deliver(self, name: str, mail: Mapping[str, Any]) -> None:
-        raise IsthmusError("nothing is delivered in the set-up")
+        if name != "match":
+            raise IsthmusError("nothing is delivered in the set-up but lists to match")
+        for letters in mail.values():
+            self._due_match().take(letters)
 
     def letter_problems(self, name: str, mail: Mapping[str, Any], norm: float) -> dict[str, str]:
-        return {}
+        if name != "match":
+            return {}
+        found = {sender: self._due_match().letter_problem(sender, letter) for sender, letter in mail.items()}
+        return {sender: why for sender, why in found.items() if why}
 
     def save(self) -> dict[str, Any]:
         return {}
@@ -241,15 +285,35 @@ class SetUpHandler:
             "labels": size.labels,
             "nodes": size.nodes,
             "rows": size.rows,
+            "matched": 0 if self.match is None else self.match.size,
         }
+
+    def _match(self, request: wire.Payload) -> dict[str, wire.Payload]:
+        match, sizes = self._due_match(), request["sizes"].tolist()
+        if len(sizes) != len(match.parties):
+            raise IsthmusError("refused: the server announces other lists to match than the parties have")
+        to, letter = match.letter(int(request["step"]), dict(zip(match.parties, sizes, strict=True)))
+        return {to: letter}
+
+    def _matched(self, request: wire.Payload) -> dict[str, Any]:
+        match = self._due_match()
+        assert self.keep is not None
+        self.hashing = match.finish()
+        self.contents = self.keep(self.hashing)
+        return {}
+
+    def _due_match(self) -> Match:
+        if self.match is None or self.match.done:
+            raise IsthmusError("refused: no matching is due")
+        return self.match
 
     def _values(self, request: wire.Payload) -> dict[str, Any]:
         name, column = list(self.columns.items())[int(request["column"])]
-        return {"ids": first_totals(name, column, self.contents, self.key)["ids"]}
+        return {"ids": first_totals(name, column, self.contents, self.hashing)["ids"]}
 
     def _first(self, request: wire.Payload) -> dict[str, Any]:
         return {
-            str(at): first_totals(name, column, self.contents, self.key)
+            str(at): first_totals(name, column, self.contents, self.hashing)
             for at, (name, column) in enumerate(self.columns.items())
             if column.has_totals("first")
         }
@@ -267,7 +331,7 @@ class SetUpHandler:
         encoding = build_encoding(self.contents, totals)
         if self.contents.database is not None:
             return {"features": encoding.schema(self.contents.settings).width}
-        return {"features": encoding.encode(self.contents, self.key)[0].size(1)}
+        return {"features": encoding.encode(self.contents, self.hashing)[0].size(1)}
 
 
 def build_encoding(contents: Contents, totals: Sequence[Totals]) -> Encoding:

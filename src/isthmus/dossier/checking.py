@@ -190,7 +190,13 @@ def _of_totals(content: Mapping[str, Any], facts: Facts) -> Iterator[str]:
     if facts.parties <= TWO:
         yield "With two parties, each can subtract its own part from every sum."
     if any("ids" in each["fields"] for each in content["sent"]["actions"]):
-        yield "Ids were hashed, not hidden: whoever has the key and can list all ids can test who is in the union."
+        if protections.get("matching") == "oblivious":
+            yield (
+                "Ids were matched under pseudonyms: the server saw which parties share how many, and each party could "
+                "test as many guesses as it sent points."
+            )
+        else:
+            yield "Ids were hashed, not hidden: whoever has the key and can list all ids can test who is in the union."
 
 
 def _of_outputs(content: Mapping[str, Any], facts: Facts) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from isthmus.options import Options, Registered
 
@@ -85,6 +85,10 @@ class Protect(Options):
     and options."""
     exchange: Literal["sealed", "none"] = "sealed"
     """Whether messages between parties are sealed."""
+    matching: Literal["hashes", "oblivious"] = "hashes"
+    """How parties find the ids that they share. `hashes`: by hashes, keyed if parties give a key; whoever has the key
+    can test an id. `oblivious`: by pseudonyms that all parties make together, which nobody can compute alone; they are
+    others in every job, and so are splits by id."""
     noise: Literal["own", "study"] = "own"
     """Where a party's noise comes from: a secret of its own, or the study's seed, which the server knows."""
 
@@ -92,6 +96,12 @@ class Protect(Options):
     @classmethod
     def _named(cls, given: Any) -> Any:
         return {"name": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _lists_are_sealed(self) -> Protect:
+        if self.matching == "oblivious" and self.exchange != "sealed":
+            raise ValueError("matching = 'oblivious' passes sealed lists: set exchange = 'sealed'")
+        return self
 
     def protection(self) -> Protection:
         """Return the protection of totals, with its options."""

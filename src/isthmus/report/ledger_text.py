@@ -74,6 +74,13 @@ class ActionSummary:
         return f"{known[0]} parties" if len(known) == 1 else f"at least {known[0]} and up to {known[-1]} parties"
 
 
+MATCHED = (
+    "Ids were matched by pseudonyms that all parties made together: nobody can compute one alone, a party could test "
+    "as many guesses as it sent points, and the server learns at most how many ids parties share."
+)
+"""What the step of the set-up that ends a matching rests on."""
+
+
 def describe_action(action: ActionSummary) -> str:
     """Who saw what in this action, and what that rests on if no protection was on."""
     text = _sentences(action)
@@ -84,7 +91,8 @@ def _sentences(action: ActionSummary) -> str:
     if not any(action.answers):
         return "No party answered."
     if not action.fields:
-        return f"{_for_parties(action, 'only said that it was done; no field left it')}."
+        done = f"{_for_parties(action, 'only said that it was done; no field left it')}."
+        return f"{done} {MATCHED}" if action.action == "matched" else done
     describe, hidden = _TEXTS.get(action.eyes, (_as_recorded, ""))
     text = f"{describe(action)}."
     alone = list(action.answers).count(1)

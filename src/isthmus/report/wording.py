@@ -40,6 +40,10 @@ _NOUNS = {
     "output": "embeddings",
     "agreed": "settings of its files",
     "kind": "kind of labels",
+    "matched": "the size of its list of ids to match",
+    "points": "a list of blinded ids",
+    "origin": "whose list it is",
+    "step": "the number of the step",
 }
 """What fields are, by the first part of their name, up to a slash or a dot. Result folders record a method's own."""
 _EVALUATED = {

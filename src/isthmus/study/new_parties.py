@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import torch
 
 from isthmus.data.folder.encoding import Encoding
 from isthmus.data.folder.loading import build_party, read_folders
 from isthmus.data.folder.problems import summarize_notes
 from isthmus.data.folder.reading import Contents
-from isthmus.data.ids import read_key
+from isthmus.data.ids import Pseudonyms, read_hashing
 from isthmus.data.party import Level, Party
 from isthmus.data.pool import DataSet, check_no_folder
 from isthmus.errors import IsthmusError, path_of
@@ -61,7 +62,7 @@ def new_parties(
                 "a Party object, or a list of them"
             )
         return [NewParty(party, _own_names(party, level)) for party in parties]
-    contents, _ = read_folders(Path(data).expanduser(), None if key is None else read_key(path_of(key, "key")))
+    contents, _ = read_folders(Path(data).expanduser(), read_hashing(None if key is None else path_of(key, "key")))
     if encoding is None:
         raise IsthmusError(
             f"the model was not trained on party folders, so it cannot encode {data}: give the "
@@ -80,7 +81,9 @@ def check_level(party: str, held: Level, level: Level) -> None:
 
 
 def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | None, level: Level) -> NewParty:
-    shared_key = None if key is None else read_key(path_of(key, "key"))
+    hashing = read_hashing(None if key is None else path_of(key, "key"))
+    if "pseudonyms" in encoding:  # a party's own model, where ids were matched: it knows the values that it trained on
+        hashing = Pseudonyms(*map(torch.tensor, encoding["pseudonyms"]))
     found = contents.settings.smiles and contents.settings.smiles.features
     if found != encoding["molecules"]:
         raise IsthmusError(
@@ -88,9 +91,9 @@ def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | 
             f"'{encoding['molecules']}': make its party.toml say so"
         )
     known = Encoding.of_dict(encoding)
-    known.check_fit(contents, shared_key)
-    party = build_party(contents, known, seed=0, train=0.0, val=0.0, key=shared_key)
-    notes = summarize_notes({party.name: known.notes(contents, shared_key)})
+    known.check_fit(contents, hashing)
+    party = build_party(contents, known, seed=0, train=0.0, val=0.0, hashing=hashing)
+    notes = summarize_notes({party.name: known.notes(contents, hashing)})
     names = _own_names(party, level) if contents.database is not None and level == "pair" else contents.item_names
     return NewParty(party, names, notes)
 

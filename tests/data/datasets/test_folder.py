@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from isthmus.data.datasets.folder import PartyFolders
-from isthmus.data.ids import hash_ids, write_key
+from isthmus.data.ids import KeyedHash, write_key
 from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
 from isthmus.data.pool import DataSet
@@ -49,8 +49,8 @@ def test_with_a_key_all_ids_are_keyed_hashes(folder, tmp_path):
     keyed = PartyFolders(path=str(folder), key=str(tmp_path / "key")).load(seed=0)
     key = (tmp_path / "key").read_bytes().strip()
     north, south = keyed.parties
-    assert north.ids.equal(hash_ids(range(8), key))
-    assert north.border.outer.equal(hash_ids([100, 102], key))
+    assert north.ids.equal(KeyedHash(key).numbers(range(8)))
+    assert north.border.outer.equal(KeyedHash(key).numbers([100, 102]))
     assert torch.isin(north.border.outer, south.ids).all()
     plain = PartyFolders(path=str(folder)).load(seed=0).party
     assert sorted(keyed.party.graph.y.tolist()) == sorted(plain.graph.y.tolist())

@@ -9,12 +9,12 @@ import torch
 
 from isthmus.data.folder.columns import MAX_DENSE, Bag, Category, Column, Number, Vector
 from isthmus.data.folder.encoding import add_totals
-from isthmus.data.ids import hash_ids
+from isthmus.data.ids import PLAIN, KeyedHash
 from isthmus.data.rows import is_sparse
 from party_folders import lines
 
 NAN, INF = float("nan"), float("inf")
-KEY = b"k" * 32
+KEYED = KeyedHash(b"k" * 32)
 
 OUTSIDE = (
     "column 'c' has a position outside 0 to 4: correct it, or raise 'width' at all parties "
@@ -29,12 +29,12 @@ def wrong(kind: Column, **columns):
     return [line.removeprefix("f, ").removeprefix("f: ") for line in lines(list(kind.check("c", table, "f")))]
 
 
-def encoded(kind: Column, key=None, **columns):
+def encoded(kind: Column, hashing=PLAIN, **columns):
     table = pa.table({name.replace("_", "."): values for name, values in columns.items()})
     assert not any(each.severe for each in kind.check("c", table, "f"))
-    first = add_totals([kind.first_totals("c", table, key)])
+    first = add_totals([kind.first_totals("c", table, hashing)])
     second = add_totals([kind.second_totals("c", table, first)])
-    return kind.encode("c", table, {**first, **second}, key)
+    return kind.encode("c", table, {**first, **second}, hashing)
 
 
 def test_registered_kinds():
@@ -149,8 +149,8 @@ def test_declared_categories_keep_their_order(declared, values):
 
 
 def test_undeclared_categories_are_ordered_by_keyed_hash():
-    order = [name for _, name in sorted(zip(hash_ids(["a", "b", "c"], KEY).tolist(), "abc", strict=True))]
-    x = encoded(Category(), KEY, c=["c", None, "a", "b", "c"])
+    order = [name for _, name in sorted(zip(KEYED.numbers(["a", "b", "c"]).tolist(), "abc", strict=True))]
+    x = encoded(Category(), KEYED, c=["c", None, "a", "b", "c"])
     due = torch.zeros(5, 3)
     for row, name in enumerate(["c", None, "a", "b", "c"]):
         if name:

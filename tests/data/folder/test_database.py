@@ -10,7 +10,7 @@ import torch
 from databases import bank_draft, crossing_drafts, dated_draft, days, edge_draft
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.reading import check_folder
-from isthmus.data.ids import hash_ids
+from isthmus.data.ids import PLAIN, KeyedHash
 from isthmus.data.party import pool_parties
 from isthmus.errors import IsthmusError
 from party_folders import Draft, lines, load_folders, read, report
@@ -232,7 +232,7 @@ def test_edges_with_labels_and_a_time_read_only_rows_before_until(tmp_path):
     assert contents.database.labelled.rows.tolist() == later
     assert contents.item_names["id"].to_pylist() == [table["id"][at] for at in later]
     assert contents.item_names["target"].to_pylist() == [table["to_account"][at] for at in later]
-    assert torch.equal(contents.item_ids, hash_ids([f"transfers:{table['id'][at]}" for at in later], None))
+    assert torch.equal(contents.item_ids, PLAIN.numbers([f"transfers:{table['id'][at]}" for at in later]))
     for split, (start, end) in {"train": ("", "2024-07-01"), "val": ("2024-07-01", "2024-08-15"),
                                 "test": ("2024-08-15", "9")}.items():  # fmt: skip
         assert contents.splits[split].tolist() == [start <= dates[at] < end for at in later]
@@ -255,11 +255,11 @@ def test_rows_of_rows_that_are_left_out_are_left_out(tmp_path):
 def test_ids_are_of_table_and_key_or_of_the_party(tmp_path):
     draft = bank_draft()
     ids = read(draft, tmp_path / "a").database.ids
-    assert torch.equal(ids["accounts"], hash_ids([f"accounts:A{at}" for at in range(12)], None))
+    assert torch.equal(ids["accounts"], PLAIN.numbers([f"accounts:A{at}" for at in range(12)]))
     own = read(with_table(draft, "accounts", ids="own"), tmp_path / "b").database.ids["accounts"]
     assert not torch.isin(own, ids["accounts"]).any()
-    keyed = read(draft, tmp_path / "c", b"k" * 32).database.ids["accounts"]
-    assert torch.equal(keyed, hash_ids([f"accounts:A{at}" for at in range(12)], b"k" * 32))
+    keyed = read(draft, tmp_path / "c", KeyedHash(b"k" * 32)).database.ids["accounts"]
+    assert torch.equal(keyed, KeyedHash(b"k" * 32).numbers([f"accounts:A{at}" for at in range(12)]))
     assert read(draft.with_settings(ids="own"), tmp_path / "d").ids is None
 
 
@@ -463,7 +463,7 @@ def test_an_encoding_counts_no_row_from_train_until_on(tmp_path, train_until):
 def test_labels_are_those_of_the_rows(tmp_path):
     (party,) = load_folders(write(tmp_path, bank_draft())).parties
     assert party.graph.y.tolist() == [at % 2 for at in range(12)] + [-1] * 47
-    assert torch.equal(party.ids[:12], hash_ids([f"accounts:A{at}" for at in range(12)], None))
+    assert torch.equal(party.ids[:12], PLAIN.numbers([f"accounts:A{at}" for at in range(12)]))
 
 
 def test_days_between_rows_are_features_of_edges(tmp_path):

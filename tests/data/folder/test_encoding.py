@@ -12,22 +12,22 @@ from isthmus.data.folder.encoding import Encoding, _structural, add_totals, firs
 from isthmus.data.folder.reading import Contents
 from isthmus.data.folder.settings import PartyFile
 from isthmus.data.folder.table import Table
-from isthmus.data.ids import hash_ids
+from isthmus.data.ids import PLAIN, KeyedHash
 from isthmus.data.rows import is_sparse, to_dense
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import PlainTotal, Reply
 from isthmus.federation.sums import positions_of
 from party_folders import COLUMNS, graph_draft, read
 
-KEY = b"k" * 32
+KEYED = KeyedHash(b"k" * 32)
 SCALED = {"a": {"kind": "number"}, "b": {"kind": "number", "missing": "mean"}, "c": {"kind": "category"}}
 
 
-def fit(parties, key=None):
+def fit(parties, hashing=PLAIN):
     """The encoding that these parties agree on."""
     columns, totals = parties[0].settings.feature_columns(), {}
     for name, column in columns.items():
-        first = add_totals([first_totals(name, column, party, key) for party in parties])
+        first = add_totals([first_totals(name, column, party, hashing) for party in parties])
         totals[name] = first | add_totals([second_totals(name, column, party, first) for party in parties])
     return Encoding(columns, totals)
 
@@ -39,7 +39,7 @@ def contents(columns, **values) -> Contents:
     return Contents(said, Table.of(pa.table(values)), nothing, nothing, nothing, None, None)
 
 
-def encode_pooled(rows, key):
+def encode_pooled(rows, hashing):
     """Encode pooled rows value by value."""
     features = []
     for name in ("a", "b"):
@@ -49,7 +49,7 @@ def encode_pooled(rows, key):
         if len(set(known)) < 2:
             deviation = 0.0
         features.append([0.0 if r[name] is None or not deviation else (r[name] - mean) / deviation for r in rows])
-    values = sorted({row["c"] for row in rows if row["c"] is not None}, key=lambda value: int(hash_ids([value], key)))
+    values = sorted({row["c"] for row in rows if row["c"] is not None}, key=lambda value: int(hashing.numbers([value])))
     features += [[float(row["c"] == value) for row in rows] for value in values]
     return torch.tensor(features).t()
 
@@ -75,12 +75,12 @@ row = st.fixed_dictionaries({"a": numbers, "b": st.none() | numbers, "c": st.non
 def test_encoding_from_totals_equals_encoding_of_pooled_rows(data):
     rows = data.draw(st.lists(row, min_size=1, max_size=30))
     owner = data.draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows)))
-    key = data.draw(st.sampled_from([None, KEY]))
-    due = encode_pooled(rows, key)
+    hashing = data.draw(st.sampled_from([PLAIN, KEYED]))
+    due = encode_pooled(rows, hashing)
     for who, parties in ((owner, 3), ([0] * len(rows), 1), (list(range(len(rows))), len(rows))):
         held = split_rows(rows, who, parties)
-        encoding = fit(held, key)
-        found = merge_rows([encoding.encode(each, key)[0] for each in held], who)
+        encoding = fit(held, hashing)
+        found = merge_rows([encoding.encode(each, hashing)[0] for each in held], who)
         torch.testing.assert_close(found, due, rtol=1e-6, atol=1e-6)
 
 
@@ -91,7 +91,7 @@ def test_size_of_totals_does_not_depend_on_the_rows():
         table = pa.table({"a": np.arange(count) / 7, "c": ["xy"[at % 2] for at in range(count)]})
         first = Number().first_totals("a", table, None)
         second = Number().second_totals("a", table, first)
-        values = Category().first_totals("c", table, KEY)
+        values = Category().first_totals("c", table, KEYED)
         sizes.add(tuple((name, tuple(value.shape)) for each in (first, second, values) for name, value in each.items()))
         assert int(values["counts"].sum()) == count
     assert sizes == {(("count", ()), ("sum", ()), ("squares", ()), ("ids", (2,)), ("counts", (2,)))}
@@ -99,28 +99,28 @@ def test_size_of_totals_does_not_depend_on_the_rows():
 
 def test_totals_hold_only_keyed_hashes_of_categories():
     table = pa.table({"c": ["north street", "south street"]})
-    ids = Category().first_totals("c", table, KEY)["ids"]
-    assert sorted(ids.tolist()) == sorted(hash_ids(["north street", "south street"], KEY).tolist())
-    assert sorted(ids.tolist()) != sorted(hash_ids(["north street", "south street"], None).tolist())
+    ids = Category().first_totals("c", table, KEYED)["ids"]
+    assert sorted(ids.tolist()) == sorted(KEYED.numbers(["north street", "south street"]).tolist())
+    assert sorted(ids.tolist()) != sorted(PLAIN.numbers(["north street", "south street"]).tolist())
 
 
 def test_encoding_has_categories_that_only_one_party_has():
     """A number at one party and the same text at another are one value."""
     one = contents({"c": {"kind": "category"}}, c=["17", "a", None])
     two = contents({"c": {"kind": "category"}}, c=pa.array([4, 17]))
-    encoding = fit([one, two], KEY)
-    x, z = encoding.encode(one, KEY)[0], encoding.encode(two, KEY)[0]
+    encoding = fit([one, two], KEYED)
+    x, z = encoding.encode(one, KEYED)[0], encoding.encode(two, KEYED)[0]
     assert x.shape == (3, 3)
     assert z.shape == (2, 3)
     assert torch.equal(x[0], z[1])
     assert torch.cat([x, z]).sum(0).sort().values.tolist() == [1, 1, 2]
-    assert torch.equal(fit([two, one], KEY).encode(one, KEY)[0], x)
+    assert torch.equal(fit([two, one], KEYED).encode(one, KEYED)[0], x)
 
 
 def test_another_key_changes_only_the_order_of_categories():
     party = contents({"c": {"kind": "category"}}, c=list("abcdefgh"))
-    one = fit([party], KEY).encode(party, KEY)[0]
-    two = fit([party], b"other" * 8).encode(party, b"other" * 8)[0]
+    other = KeyedHash(b"other" * 8)
+    one, two = (fit([party], each).encode(party, each)[0] for each in (KEYED, other))
     assert not torch.equal(one, two)
     assert torch.equal(one.sum(0), two.sum(0))
 

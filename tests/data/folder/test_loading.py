@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from isthmus.data.folder.loading import check_folders, find_folders, read_folders
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
-from isthmus.data.ids import hash_ids, uniform
+from isthmus.data.ids import PLAIN, KeyedHash, uniform
 from isthmus.data.party import SPLITS
 from isthmus.errors import IsthmusError
 from party_folders import Draft, collection_draft, graph_draft, lines, load_folders, two_drafts
@@ -24,9 +24,9 @@ def write(root: Path, *drafts: Draft) -> Path:
     return root
 
 
-def reports(root: Path, key=None) -> dict[str, list[str]]:
+def reports(root: Path, hashing=PLAIN) -> dict[str, list[str]]:
     """Return the problems of each folder."""
-    return {folder.name: lines(found) for folder, found in check_folders(root, key)[1].items()}
+    return {folder.name: lines(found) for folder, found in check_folders(root, hashing)[1].items()}
 
 
 def load(root: Path, seed=0, train=0.6, val=0.2, key=None):
@@ -120,7 +120,7 @@ def test_ids_of_different_types_need_a_key(tmp_path):
     found = reports(root)
     what = "column 'id' holds texts, that of party 'north' whole numbers: use one type, or a key"
     assert f"nodes.parquet: {what}" in found["south"]
-    assert reports(root, KEY) == {"north": [], "south": []}
+    assert reports(root, KeyedHash(KEY)) == {"north": [], "south": []}
 
 
 def test_ids_of_graphs_are_not_compared(tmp_path):
@@ -305,6 +305,6 @@ def test_collections_become_parties_of_graphs(tmp_path):
     one, two = load(write(tmp_path, *drafts))
     assert (one.level, one.items, two.items, one.nodes) == ("graph", 6, 3, 15)
     for party, draft in zip((one, two), drafts, strict=True):
-        assert torch.equal(party.ids, hash_ids(draft.tables[GRAPHS]["id"], None))
+        assert torch.equal(party.ids, PLAIN.numbers(draft.tables[GRAPHS]["id"]))
     assert one.graph.x.size(1) == two.graph.x.size(1)
     assert (one.train | one.val | one.test).all()

@@ -11,11 +11,11 @@ from isthmus.data.folder import table
 from isthmus.data.folder.reading import check_folder
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
-from isthmus.data.ids import hash_ids
+from isthmus.data.ids import PLAIN, KeyedHash
 from isthmus.errors import IsthmusError
 from party_folders import Draft, collection_draft, graph_draft, lines, read, report
 
-KEY = b"k" * 32
+KEYED = KeyedHash(b"k" * 32)
 DECLARE = "correct it, or declare it at all parties (in party.toml, or isthmus party new --classes)"
 NAN, INF = float("nan"), float("inf")
 
@@ -65,12 +65,12 @@ def test_directed_party_keeps_only_incoming_edges_across_the_border(tmp_path):
 
 def test_ids_that_are_texts_or_under_a_key_are_hashed(tmp_path):
     draft = graph_draft(ids="n{}".format)
-    plain, keyed = read(draft, tmp_path / "a"), read(draft, tmp_path / "b", KEY)
-    assert plain.ids.equal(hash_ids([f"n{at}" for at in range(8)], None))
-    assert keyed.ids.equal(hash_ids([f"n{at}" for at in range(8)], KEY))
-    assert keyed.border.outer.equal(hash_ids(["n100", "n102"], KEY))
+    plain, keyed = read(draft, tmp_path / "a"), read(draft, tmp_path / "b", KEYED)
+    assert plain.ids.equal(PLAIN.numbers([f"n{at}" for at in range(8)]))
+    assert keyed.ids.equal(KEYED.numbers([f"n{at}" for at in range(8)]))
+    assert keyed.border.outer.equal(KEYED.numbers(["n100", "n102"]))
     assert (plain.hashed, keyed.hashed, read(graph_draft(), tmp_path / "c").hashed) == (True, True, False)
-    assert read(graph_draft(), tmp_path / "d", KEY).ids.equal(hash_ids(range(8), KEY))
+    assert read(graph_draft(), tmp_path / "d", KEYED).ids.equal(KEYED.numbers(range(8)))
 
 
 def test_own_ids_are_not_shared(tmp_path):
@@ -96,7 +96,7 @@ def test_a_party_without_edges(tmp_path, kind):
         graph_draft().settings,
         {**graph_draft().tables, EDGES: {name: pa.array([], kind) for name in ("source", "target")}},
     )
-    found = read(draft, tmp_path, KEY)
+    found = read(draft, tmp_path, KEYED)
     assert found.edge_index.shape == (2, 0)
     assert found.edge_index.dtype == found.border.outer.dtype == found.border.inner.dtype == torch.int64
     assert len(found.border) == 0
@@ -548,7 +548,7 @@ def test_unreadable_molecules_are_left_out(tmp_path):
     assert found.x.size(0) == 10
     assert found.y.tolist() == [1, 0, -1]
     assert {name: mask.tolist() for name, mask in found.splits.items()}["train"] == [True, False, False]
-    assert found.item_ids.equal(hash_ids(["CCO", "c1ccccc1", "C"], None))
+    assert found.item_ids.equal(PLAIN.numbers(["CCO", "c1ccccc1", "C"]))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -12,7 +12,7 @@ from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
 from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, second_totals
 from isthmus.data.folder.loading import accept, build_party, find_folders, note_on_splits
 from isthmus.data.folder.reading import Contents, check_folder, outline
-from isthmus.data.ids import read_key
+from isthmus.data.ids import read_hashing
 from isthmus.data.pool import Pool, Share
 from isthmus.errors import IsthmusError
 
@@ -40,18 +40,19 @@ class PartyFolders(PartyData):
 
         The split depends only on the seed and an item's id, so an item that two parties hold is in the same split.
         """
-        key = None if self.key is None else read_key(_expanded(self.key))
+        hashing = read_hashing(None if self.key is None else _expanded(self.key))
         folders = find_folders(_expanded(self.path))
-        checked = [(folders[at], *check_folder(folders[at], key)) for at in chosen]
+        checked = [(folders[at], *check_folder(folders[at], hashing)) for at in chosen]
         yield [(folder, outline(contents), problems) for folder, contents, problems in checked]
         read = [contents for _, contents, _ in checked if contents is not None]
         columns = read[0].settings.feature_columns()
-        first = yield [{name: first_totals(name, each, own, key) for name, each in columns.items()} for own in read]
+        first = yield [{name: first_totals(name, each, own, hashing) for name, each in columns.items()} for own in read]
         second = yield [
             {name: second_totals(name, each, own, first[name]) for name, each in columns.items()} for own in read
         ]
         encoding = Encoding(columns, {name: {**first[name], **second[name]} for name in columns})
-        return [build_party(each, encoding, seed=seed, train=self.train, val=self.val, key=key) for each in read]
+        how: dict[str, Any] = {"seed": seed, "train": self.train, "val": self.val, "hashing": hashing}
+        return [build_party(each, encoding, **how) for each in read]
 
     def moderator(self) -> Moderator:
         introduced = yield None

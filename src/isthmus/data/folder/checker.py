@@ -25,7 +25,7 @@ from isthmus.data.folder.arrow import (
 )
 from isthmus.data.folder.problems import Mask, Problem, at_rows, join_names, merge
 from isthmus.data.folder.settings import FILE, PartyFile
-from isthmus.data.ids import hash_ids
+from isthmus.data.ids import Hashing
 
 Positions = NDArray[np.int64]
 HERE, UNKNOWN = -1, -2
@@ -39,8 +39,8 @@ class Checker:
         before: number of rows before the block that is checked; problems get it added to their row numbers.
     """
 
-    def __init__(self, folder: Path, settings: PartyFile, key: bytes | None, problems: list[Problem]) -> None:
-        self.folder, self.settings, self.key, self.problems = folder, settings, key, problems
+    def __init__(self, folder: Path, settings: PartyFile, hashing: Hashing, problems: list[Problem]) -> None:
+        self.folder, self.settings, self.hashing, self.problems = folder, settings, hashing, problems
         self.before = 0
 
     @property
@@ -106,13 +106,13 @@ class Checker:
         return owner
 
     def hashes(self, ids: Any) -> bool:
-        """Whether these ids are hashed; without a key, whole numbers stay as they are."""
-        return self.key is not None or not pa.types.is_integer(ids.type)
+        """Whether these ids are hashed; under a plain hash, whole numbers stay as they are."""
+        return self.hashing.of_integers or not pa.types.is_integer(ids.type)
 
     def id_numbers(self, ids: Any) -> Tensor:
         """Return ids as the numbers that all parties use for them."""
         if self.hashes(ids):
-            return hash_ids(ids.to_pylist(), self.key)
+            return self.hashing.numbers(ids.to_pylist())
         return torch.from_numpy(np.array(ids.to_numpy(zero_copy_only=False), dtype=np.int64))
 
 

@@ -38,7 +38,7 @@ from isthmus.data.folder.arrow import (
 from isthmus.data.folder.dates import DAY, READABLE, UNKNOWN, is_date, read_dates
 from isthmus.data.folder.problems import Mask, Problem, at_rows
 from isthmus.data.folder.table import Table
-from isthmus.data.ids import hash_ids
+from isthmus.data.ids import Hashing
 from isthmus.options import Registered
 
 Totals = dict[str, Tensor]
@@ -85,7 +85,7 @@ class Column(Registered):
         """Whether there are totals of this step that are not keyed."""
         return False
 
-    def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
+    def first_totals(self, column: str, table: pa.Table, hashing: Hashing) -> Totals:
         """Return what this party adds to the first totals, which may be keyed by `ids`."""
         return {}
 
@@ -101,7 +101,7 @@ class Column(Registered):
         """Return the number of features that the column becomes, given the totals of all parties."""
         return 1
 
-    def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
+    def encode(self, column: str, table: pa.Table, totals: Totals, hashing: Hashing) -> Tensor:
         """Return the features, `[nodes, width]`, dense or sparse CSR."""
         raise NotImplementedError
 
@@ -131,7 +131,7 @@ class Number(Column):
     def has_totals(self, step: Literal["first", "second"]) -> bool:
         return self.scale != "none" or (step == "first" and self.missing != "error")
 
-    def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
+    def first_totals(self, column: str, table: pa.Table, hashing: Hashing) -> Totals:
         if not self.has_totals("first"):
             return {}
         numbers = _finite(self._numbers(table.column(column)))
@@ -158,7 +158,7 @@ class Number(Column):
             return f"it counts {count} numbers, {items} items were introduced"
         return "" if abs(total) <= count * LARGEST + 1e-6 else f"{count} numbers cannot add up to {total:.3g}"
 
-    def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
+    def encode(self, column: str, table: pa.Table, totals: Totals, hashing: Hashing) -> Tensor:
         numbers = self._numbers(table.column(column))
         if self.missing == "mean":
             numbers = np.where(np.isnan(numbers), _mean(totals), numbers)
@@ -202,9 +202,9 @@ class Date(Number):
     def features_of(self, totals: Totals) -> int:
         return 1 if self.features == "day" else 4
 
-    def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
+    def encode(self, column: str, table: pa.Table, totals: Totals, hashing: Hashing) -> Tensor:
         if self.features == "day":
-            return super().encode(column, table, totals, key)
+            return super().encode(column, table, totals, hashing)
         days = self._numbers(table.column(column))
         turns = 2 * np.pi * np.stack([days / 7, days], axis=1)
         x = np.nan_to_num(np.concatenate([np.sin(turns), np.cos(turns)], axis=1))
@@ -253,30 +253,30 @@ class Category(Column):
     def has_keyed_totals(self) -> bool:
         return self.values is None
 
-    def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
+    def first_totals(self, column: str, table: pa.Table, hashing: Hashing) -> Totals:
         if not self.has_keyed_totals:
             return {}
         counts = pc.value_counts(to_texts(table.column(column)).drop_null())
-        ids = hash_ids(counts.field("values").to_pylist(), key)
+        ids = hashing.numbers(counts.field("values").to_pylist())
         return {"ids": ids, "counts": torch.tensor(counts.field("counts").to_pylist(), dtype=torch.long)}
 
-    def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
-        return _one_hot(self._positions(to_texts(table.column(column)), totals, key), self.features_of(totals))
+    def encode(self, column: str, table: pa.Table, totals: Totals, hashing: Hashing) -> Tensor:
+        return _one_hot(self._positions(to_texts(table.column(column)), totals, hashing), self.features_of(totals))
 
     def features_of(self, totals: Totals) -> int:
         return totals["ids"].numel() if self.values is None else len(self.values)
 
-    def unknown(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Mask:
+    def unknown(self, column: str, table: pa.Table, totals: Totals, hashing: Hashing) -> Mask:
         """Return a mask of the rows whose value no party had in training."""
         values = to_texts(table.column(column))
-        return (self._positions(values, totals, key) < 0).numpy() & is_present(values)
+        return (self._positions(values, totals, hashing) < 0).numpy() & is_present(values)
 
-    def _positions(self, values: Any, totals: Totals, key: bytes | None) -> Tensor:
+    def _positions(self, values: Any, totals: Totals, hashing: Hashing) -> Tensor:
         """Return the feature of each value, -1 for one that is missing or unknown."""
         if self.values is not None:
             return torch.from_numpy(positions_in(values, self._declared()))
         own = pc.unique(values.drop_null())
-        ids, hashes = totals["ids"], hash_ids(own.to_pylist(), key)
+        ids, hashes = totals["ids"], hashing.numbers(own.to_pylist())
         feature = torch.searchsorted(ids, hashes)
         feature[~torch.isin(hashes, ids)] = -1  # a new party may have values that no party had in training
         return torch.cat([feature, torch.tensor([-1])])[torch.from_numpy(positions_in(values, own))]
@@ -310,7 +310,7 @@ class Vector(Column):
     def features_of(self, totals: Totals) -> int:
         return self.width
 
-    def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
+    def encode(self, column: str, table: pa.Table, totals: Totals, hashing: Hashing) -> Tensor:
         values = to_array(table.column(column))
         return _floats(pc.list_flatten(values)).view(len(values), self.width)
 
@@ -356,7 +356,7 @@ class Bag(Column):
     def features_of(self, totals: Totals) -> int:
         return self.width
 
-    def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
+    def encode(self, column: str, table: pa.Table, totals: Totals, hashing: Hashing) -> Tensor:
         at, value = (to_array(table.column(each)) for each in self.file_columns(column))
         lengths = list_lengths(at)
         col = np.asarray(pc.list_flatten(at).to_numpy(zero_copy_only=False), dtype=np.int64)

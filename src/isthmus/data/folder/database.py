@@ -43,7 +43,7 @@ from isthmus.data.folder.relations import (
 from isthmus.data.folder.settings import FILE, PartyFile
 from isthmus.data.folder.table import Table
 from isthmus.data.history import Codes, last_before
-from isthmus.data.ids import hash_ids
+from isthmus.data.ids import Hashing
 from isthmus.data.party import Border
 from isthmus.data.schema import EdgeType
 
@@ -162,8 +162,8 @@ class Database:
 class DatabaseReader(ItemChecker):
     """Reads several tables and collects their problems; one that cannot be read is None, and later checks skip it."""
 
-    def __init__(self, folder: Path, settings: PartyFile, key: bytes | None, problems: list[Problem]) -> None:
-        super().__init__(folder, settings, key, problems)
+    def __init__(self, folder: Path, settings: PartyFile, hashing: Hashing, problems: list[Problem]) -> None:
+        super().__init__(folder, settings, hashing, problems)
         self.label_column, self.split_column = settings.label_column, settings.split or ""
         self._ignored: Sequence[str] = ()
         self.columns = settings.feature_columns()
@@ -442,10 +442,10 @@ class DatabaseReader(ItemChecker):
         """Return a number for each row: of its table and key, or of the party and the row."""
         if name in self.keys and (self.settings.tables[name].ids or self.settings.ids) != "own":
             return self._numbers_of(name, self.keys[name])
-        return hash_ids((f"{self.settings.name}:{name}:{row}" for row in rows.tolist()), self.key)
+        return self.hashing.numbers(f"{self.settings.name}:{name}:{row}" for row in rows.tolist())
 
     def _numbers_of(self, name: str, keys: Any) -> Tensor:
-        return hash_ids((f"{name}:{key}" for key in to_texts(keys).to_pylist()), self.key)
+        return self.hashing.numbers(f"{name}:{key}" for key in to_texts(keys).to_pylist())
 
     def _across(self, file_rows: dict[str, Rows]) -> Iterator[tuple[EdgeType, Across]]:
         """Yield the edges of keys that name rows of other parties.

@@ -22,6 +22,7 @@ from isthmus.data.folder.problems import Problem, at_rows
 from isthmus.data.folder.reading import Contents, hash_files
 from isthmus.data.folder.relations import DatabaseSettings, relations, table_columns
 from isthmus.data.folder.table import NODES, Table
+from isthmus.data.ids import PLAIN, Hashing
 from isthmus.data.mapped import Arrays, Series, cached
 from isthmus.data.schema import Schema
 from isthmus.data.smiles import structural_columns
@@ -65,21 +66,21 @@ class Encoding:
             totals[name] = {key: torch.tensor(value, dtype=types[key]) for key, value in each.items()}
         return cls(columns, totals)
 
-    def check_fit(self, contents: Contents, key: bytes | None = None) -> None:
+    def check_fit(self, contents: Contents, hashing: Hashing = PLAIN) -> None:
         """Refuse a party whose columns differ from those of this encoding."""
         name, found = contents.settings.name, contents.settings.feature_columns()
         if found != self.columns:
             raise IsthmusError(f"party '{name}': {_difference(self.columns, found)}")
         for each, column in found.items():
             if column.has_keyed_totals:
-                own = first_totals(each, column, contents, key)["ids"]
+                own = first_totals(each, column, contents, hashing)["ids"]
                 if own.numel() and not bool(torch.isin(own, self.totals[each]["ids"]).any()):
                     raise IsthmusError(
                         f"party '{name}': column '{each}' has no value that occurred in training: correct it, or "
-                        "give the parties' key (--key FILE)"
+                        "give the parties' key (--key FILE); if ids were matched, use the party's own model"
                     )
 
-    def notes(self, contents: Contents, key: bytes | None = None) -> list[Problem]:
+    def notes(self, contents: Contents, hashing: Hashing = PLAIN) -> list[Problem]:
         """Return notes on values of a new party that are unlike those of all parties in training."""
         notes: list[Problem] = []
         for name, column in self.columns.items() if contents.x is None else ():
@@ -87,7 +88,7 @@ class Encoding:
             file = NODES if contents.database is None else f"{name.partition('.')[0]}.parquet"
             if isinstance(column, Number) and column.has_totals("second"):
                 blocks = (block for _, block in column.blocks(own, table))
-                away = sum(float(column.encode(own, block, self.totals[name], key).abs().sum()) for block in blocks)
+                away = sum(float(column.encode(own, block, self.totals[name], hashing).abs().sum()) for block in blocks)
                 if away > FAR * table.num_rows:
                     far = f"{away / table.num_rows:,.0f} deviations"
                     what = f"column '{own}' is {far} from training on average: check its unit"
@@ -95,11 +96,11 @@ class Encoding:
             if isinstance(column, Category):
                 for _, block in column.blocks(own, table):
                     what = f"column '{own}' has a value that did not occur in training: all its features are 0"
-                    unknown = column.unknown(own, block, self.totals[name], key)
+                    unknown = column.unknown(own, block, self.totals[name], hashing)
                     notes += at_rows(file, what, unknown, severe=False)
         return notes
 
-    def encode(self, contents: Contents, key: bytes | None = None) -> tuple[Tensor, Tensor]:
+    def encode(self, contents: Contents, hashing: Hashing = PLAIN) -> tuple[Tensor, Tensor]:
         """Return a party's features and, in ascending order, the positions of those that are computed from the edges.
 
         The features, `[nodes, features]`, are sparse if those of any column are.
@@ -109,9 +110,9 @@ class Encoding:
             return contents.x, structural_columns(contents.settings.smiles.features)
         assert contents.features is not None
         if contents.features.streamed:
-            return self._cached(contents, contents.features, key)
+            return self._cached(contents, contents.features, hashing)
         with Arrays() as memory:
-            widths = self._append(contents.features, key, memory)
+            widths = self._append(contents.features, hashing, memory)
             return self._features(contents.features.num_rows, memory.tensors(), widths)
 
     def _features(self, count: int, arrays: dict[str, Tensor], widths: list[int]) -> tuple[Tensor, Tensor]:
@@ -126,12 +127,12 @@ class Encoding:
         crow = torch.cat([torch.zeros(1, dtype=torch.long), arrays["counts"].cumsum(0)])
         return rows.csr(crow, arrays["columns"], arrays["values"], shape), structural
 
-    def _cached(self, contents: Contents, table: Table, key: bytes | None) -> tuple[Tensor, Tensor]:
+    def _cached(self, contents: Contents, table: Table, hashing: Hashing) -> tuple[Tensor, Tensor]:
         """Return what `encode` does, in mapped files."""
 
         def build(arrays: Arrays) -> list[int]:
-            widths = self._append(table, key, arrays)
-            if hash_files(table.path.parent, key) != contents.files:
+            widths = self._append(table, hashing, arrays)
+            if hash_files(table.path.parent, hashing) != contents.files:
                 raise IsthmusError(f"{table.path} changed after it was checked: start again")
             return widths
 
@@ -140,7 +141,7 @@ class Encoding:
         assert found is not None
         return found
 
-    def _append(self, table: Table, key: bytes | None, arrays: Arrays) -> list[int]:
+    def _append(self, table: Table, hashing: Hashing, arrays: Arrays) -> list[int]:
         """Append the encoded features, a block of rows after the other, and return the widths of the columns.
 
         Dense features are one array `x`, row after row; sparse ones are `counts` (entries of each row), `columns` and
@@ -150,7 +151,7 @@ class Encoding:
         series: dict[str, Series] = {}
         widths: list[int] = []
         for _, block in table.blocks(files):
-            x, widths = self._encode(block, key)
+            x, widths = self._encode(block, hashing)
             if rows.is_sparse(x):
                 parts = {"counts": x.crow_indices().diff(), "columns": x.col_indices(), "values": x.values()}
             else:
@@ -162,9 +163,9 @@ class Encoding:
                 series[name].append(values)
         return widths
 
-    def _encode(self, table: pa.Table, key: bytes | None) -> tuple[Tensor, list[int]]:
+    def _encode(self, table: pa.Table, hashing: Hashing) -> tuple[Tensor, list[int]]:
         """Return the features of these rows, and the widths of the columns."""
-        parts = [column.encode(name, table, self.totals[name], key) for name, column in self.columns.items()]
+        parts = [column.encode(name, table, self.totals[name], hashing) for name, column in self.columns.items()]
         return _side_by_side(parts), [part.size(1) for part in parts]
 
     def schema(self, settings: DatabaseSettings) -> Schema:
@@ -179,7 +180,7 @@ class Encoding:
         """Return the number of features of a labelled edge, 0 where other rows have the labels."""
         return self._width(settings.items_table) if settings.labels_edges else 0
 
-    def encode_database(self, database: Database, key: bytes | None = None) -> tuple[HeteroData, Tensor]:
+    def encode_database(self, database: Database, hashing: Hashing = PLAIN) -> tuple[HeteroData, Tensor]:
         """Return the typed graph of several tables, and the positions of flat features that follow from its edges.
         Edges with labels have `edge_label_index` and `edge_label_attr`.
 
@@ -189,9 +190,9 @@ class Encoding:
         for name, ids in database.ids.items():
             graph[name].num_nodes = ids.numel()
             if self._width(name):
-                graph[name].x = self._encode_table(name, database.tables[name], key)
+                graph[name].x = self._encode_table(name, database.tables[name], hashing)
         features = {
-            name: self._encode_table(name, database.tables[name], key)
+            name: self._encode_table(name, database.tables[name], hashing)
             for name in sorted({each.table for each in database.edges.values() if each.table})
         }
         for kind, each in database.edges.items():
@@ -212,7 +213,7 @@ class Encoding:
                 graph[kind].edge_label_attr = features[database.items][database.labelled.rows]
         return graph, torch.cat(masks).nonzero().squeeze(1)
 
-    def encode_across(self, database: Database, schema: Schema, key: bytes | None) -> Tensor:
+    def encode_across(self, database: Database, schema: Schema, hashing: Hashing) -> Tensor:
         """Return the features of the edges across the border, in the order of `Database.border`."""
         found = [torch.empty(0, schema.edge_width)]
         for kind, each in database.across:
@@ -220,17 +221,17 @@ class Encoding:
             columns = schema.edge_columns(schema.edge_types.index(kind))
             if columns.stop > columns.start:
                 table = database.edges[kind].table
-                own[:, columns] = self._encode_table(table, database.tables[table], key)[each.rows]
+                own[:, columns] = self._encode_table(table, database.tables[table], hashing)[each.rows]
             found.append(own)
         return torch.cat(found)
 
-    def _encode_table(self, name: str, table: Table, key: bytes | None) -> Tensor:
+    def _encode_table(self, name: str, table: Table, hashing: Hashing) -> Tensor:
         """Return the features of a table's rows."""
         blocks = []
         for column, kind in table_columns(self.columns, name).items():
             totals = self.totals[f"{name}.{column}"]
-            parts = [rows.to_dense(kind.encode(column, block, totals, key)) for _, block in kind.blocks(column, table)]
-            blocks.append(torch.cat(parts))
+            parts = (kind.encode(column, block, totals, hashing) for _, block in kind.blocks(column, table))
+            blocks.append(torch.cat([rows.to_dense(part) for part in parts]))
         return torch.cat(blocks, dim=1) if blocks else torch.zeros(table.num_rows, 0)
 
     def _width(self, name: str) -> int:
@@ -289,9 +290,9 @@ def _declaration(column: Column) -> str:
     return ", ".join([column.name, *(f"{key} = {value}" for key, value in options.items())])
 
 
-def first_totals(name: str, column: Column, contents: Contents, key: bytes | None) -> Totals:
+def first_totals(name: str, column: Column, contents: Contents, hashing: Hashing) -> Totals:
     """Return what a party adds to the first totals of a column."""
-    return _over_blocks(name, column, contents, lambda own, table: column.first_totals(own, table, key))
+    return _over_blocks(name, column, contents, lambda own, table: column.first_totals(own, table, hashing))
 
 
 def second_totals(name: str, column: Column, contents: Contents, first: Totals) -> Totals:

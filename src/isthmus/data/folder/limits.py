@@ -79,6 +79,11 @@ class Limits(Options):
     """The party answers a total only if at least this many parties contribute to it."""
     totals: list[str] | None = None
     """Accepted protections of totals, such as masks; default: any or none."""
+    matching: list[str] | None = None
+    """Accepted ways to match ids, `hashes` or `oblivious`; default: both."""
+    matched: int | None = Field(None, ge=1)
+    """The longest list of another party that this one helps to match: its number of points is about that of the ids
+    in it, and of the guesses that the other party has at this one's."""
     epsilon: float | None = Field(None, gt=0)
     """The largest epsilon that all runs of a study may spend; with this limit, methods without noise are refused."""
     standing: bool = False
@@ -149,6 +154,11 @@ class Limits(Options):
         """Refuse a study whose totals do not have one of the accepted protections."""
         if self.totals is not None and name not in self.totals:
             raise _refusal(f"protect.total is '{name}', limits.totals accepts {_joined(self.totals)}")
+
+    def permit_matching(self, name: str) -> None:
+        """Refuse a study that does not match ids in one of the accepted ways."""
+        if self.matching is not None and name not in self.matching:
+            raise _refusal(f"protect.matching is '{name}', limits.matching accepts {_joined(self.matching)}")
 
     def permit_call(self, verb: str, action: str, contributors: int) -> None:
         """Refuse an action that is not allowed, or a total over too few parties."""

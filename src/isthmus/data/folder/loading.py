@@ -20,7 +20,7 @@ from isthmus.data.folder.relations import relations
 from isthmus.data.folder.settings import FILE, differences
 from isthmus.data.folder.shared_nodes import problems_of_shared_nodes
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
-from isthmus.data.ids import uniform
+from isthmus.data.ids import PLAIN, Hashing, uniform
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import check_shares
 from isthmus.errors import IsthmusError, similar_path
@@ -52,12 +52,12 @@ def _is_party(folder: Path) -> bool:
     return any((folder / file).exists() for file in (FILE, NODES, EDGES, GRAPHS))
 
 
-def read_folders(path: Path, key: bytes | None = None) -> tuple[list[Contents], str]:
+def read_folders(path: Path, hashing: Hashing = PLAIN) -> tuple[list[Contents], str]:
     """Return the contents of all party folders at a path, and the first notes on them.
 
     A severe problem is an error.
     """
-    return accept(path, [(folder, *check_folder(folder, key)) for folder in find_folders(path)])
+    return accept(path, [(folder, *check_folder(folder, hashing)) for folder in find_folders(path)])
 
 
 def accept(path: Path, checked: Sequence[tuple[Path, Contents | None, list[Problem]]]) -> tuple[list[Contents], str]:
@@ -74,9 +74,9 @@ def accept(path: Path, checked: Sequence[tuple[Path, Contents | None, list[Probl
     return list(contents.values()), text + (f" {more} more: isthmus party check {path}." if more > 0 else "")
 
 
-def check_folders(path: Path, key: bytes | None = None) -> tuple[dict[Path, Contents], dict[Path, list[Problem]]]:
+def check_folders(path: Path, hashing: Hashing = PLAIN) -> tuple[dict[Path, Contents], dict[Path, list[Problem]]]:
     """Return the contents of all usable party folders at a path, and the problems of each, also with the others."""
-    return _check_together([(folder, *check_folder(folder, key)) for folder in find_folders(path)])
+    return _check_together([(folder, *check_folder(folder, hashing)) for folder in find_folders(path)])
 
 
 def _check_together(
@@ -88,7 +88,7 @@ def _check_together(
 
 
 def build_party(
-    contents: Contents, encoding: Encoding, *, seed: int, train: float, val: float, key: bytes | None = None
+    contents: Contents, encoding: Encoding, *, seed: int, train: float, val: float, hashing: Hashing = PLAIN
 ) -> Party:
     """Return one party.
 
@@ -96,8 +96,8 @@ def build_party(
         train, val: shares of the labelled items, where the files have no split; the rest is for testing.
     """
     if contents.database is not None:
-        return _build_typed(contents, contents.database, encoding, _splits(contents, seed, train, val), key)
-    x, structural = encoding.encode(contents, key)
+        return _build_typed(contents, contents.database, encoding, _splits(contents, seed, train, val), hashing)
+    x, structural = encoding.encode(contents, hashing)
     splits = _splits(contents, seed, train, val)
     graph = Data(x=x, edge_index=contents.edge_index, edge_weight=contents.edge_weight, y=contents.y)
     graph.num_nodes, graph.batch = x.size(0), contents.batch
@@ -110,10 +110,10 @@ def build_party(
 
 
 def _build_typed(
-    contents: Contents, database: Database, encoding: Encoding, splits: dict[str, Tensor], key: bytes | None
+    contents: Contents, database: Database, encoding: Encoding, splits: dict[str, Tensor], hashing: Hashing
 ) -> Party:
     """Return a party of several tables: each a type of nodes, or of edges."""
-    graph, structural = encoding.encode_database(database, key)
+    graph, structural = encoding.encode_database(database, hashing)
     name, schema = contents.settings.name, encoding.schema(contents.settings)
     more: dict[str, Any] = {"ids": contents.ids, "structural": structural, "schema": schema}
     if database.labelled is not None:
@@ -126,7 +126,7 @@ def _build_typed(
         graph[database.items][f"{split}_mask"] = mask
     border = contents.border
     if border is not None and schema.edge_width:
-        border = replace(border, edge_attr=encoding.encode_across(database, schema, key))
+        border = replace(border, edge_attr=encoding.encode_across(database, schema, hashing))
     return Party.of_graph(name, graph, border=border, **more)
 
 

@@ -31,7 +31,7 @@ from isthmus.data.folder.problems import Problem, at_rows
 from isthmus.data.folder.relations import table_columns
 from isthmus.data.folder.settings import FILE, PartyFile, read_settings
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, Table, Unreadable
-from isthmus.data.ids import hash_ids
+from isthmus.data.ids import PLAIN, Hashing
 from isthmus.data.mapped import Arrays, cached
 from isthmus.data.party import Border
 from isthmus.errors import IsthmusError
@@ -49,7 +49,7 @@ class Contents:
         x: features of molecules, which need no encoding.
         item_ids: a number for each item, the same at every party that holds the item, `[items]`.
         ids: ids of the nodes; None if they mean nothing to other parties.
-        hashed: whether the ids are hashes, of texts or under a key.
+        hashed: whether the ids are hashes; otherwise they are whole numbers as the files have them.
         splits: masks over the items; None if whoever runs the study draws the split.
         batch: the graph of every node, if whole graphs are classified.
         border_rows: for each edge across the border its row in edges.parquet, or in the table that has its key, from 1.
@@ -134,16 +134,16 @@ def outline(contents: Contents | None) -> Contents | None:
     )
 
 
-def check_folder(folder: Path, key: bytes | None = None) -> tuple[Contents | None, list[Problem]]:
+def check_folder(folder: Path, hashing: Hashing = PLAIN) -> tuple[Contents | None, list[Problem]]:
     """Return the contents of a party folder, or None if a problem is severe, and all problems.
 
     Arguments:
-        key: the parties' common key; with it all ids become keyed hashes.
+        hashing: how ids become numbers.
     """
     settings, problems = read_settings(folder)
     if settings is None:
         return None, problems
-    reader = _Reader(folder, settings, key, [])
+    reader = _Reader(folder, settings, hashing, [])
     read = {"node": reader.graph, "graph": reader.graphs}[settings.level]
     read = reader.molecules if settings.smiles else reader.database if settings.tables else read
     try:
@@ -156,15 +156,15 @@ def check_folder(folder: Path, key: bytes | None = None) -> tuple[Contents | Non
     return (contents if reader.sound else None), reader.problems
 
 
-def hash_files(folder: Path, key: bytes | None) -> str:
+def hash_files(folder: Path, hashing: Hashing) -> str:
     """Return a hash of what the tensors of a party folder depend on: which files they are, how long and how old; its
-    `party.toml`; the parties' key; and the type of tensors.
+    `party.toml`; how ids become numbers; and the type of tensors.
 
     A file's place is no part of it: a folder that is renamed keeps its hash. A copy has another one.
     """
     stats = [(folder / name).stat() if (folder / name).exists() else None for name in (NODES, EDGES)]
     files = [each and [each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns] for each in stats]
-    return digest(files, store.read(folder / FILE), key or b"", str(torch.get_default_dtype()))
+    return digest(files, store.read(folder / FILE), hashing.mark, str(torch.get_default_dtype()))
 
 
 class _Reader(ItemChecker):
@@ -178,7 +178,7 @@ class _Reader(ItemChecker):
         nodes = self.table(NODES, ["id", *self._features], ["label", "split"], streamed)
         edge_table = self.table(EDGES, ["source", "target"], ["weight", "owner"], COLUMNS)
         if any(table is not None and table.streamed for table in (nodes, edge_table)):
-            self.files = hash_files(self.folder, self.key)
+            self.files = hash_files(self.folder, self.hashing)
         ids = self.ids(NODES, nodes, "id", unique=True)
         self._check_features(nodes)
         y, splits = self.labels(NODES, nodes)
@@ -195,7 +195,7 @@ class _Reader(ItemChecker):
         )  # fmt: skip
 
     def database(self) -> Contents | None:
-        reader = DatabaseReader(self.folder, self.settings, self.key, self.problems)
+        reader = DatabaseReader(self.folder, self.settings, self.hashing, self.problems)
         read = reader.read()
         if read is None:
             return None
@@ -251,7 +251,7 @@ class _Reader(ItemChecker):
                 break
         texts = [repr(_as_floats(list(row.values()))) for row in found] if names else [""] * rows.size
         order = torch.from_numpy(np.argsort(running[rows], kind="stable"))
-        return {name: torch.stack([numbers[torch.from_numpy(rows)], hash_ids(texts, None)])[:, order]}
+        return {name: torch.stack([numbers[torch.from_numpy(rows)], PLAIN.numbers(texts)])[:, order]}
 
     def graphs(self) -> Contents | None:
         graphs = self.table(GRAPHS, ["id"], ["label", "split"])
@@ -329,7 +329,7 @@ class _Reader(ItemChecker):
             self.add_unreadable(NODES, error)
 
     def _feature_problems(self, table: Table) -> list[Problem]:
-        checker = Checker(self.folder, self.settings, self.key, [])
+        checker = Checker(self.folder, self.settings, self.hashing, [])
         for column, kind in self.settings.feature_columns().items():
             names = kind.file_columns(column)
             if all(has_column(table, name) for name in names):
@@ -341,7 +341,7 @@ class _Reader(ItemChecker):
         """Return the edges, or None if any problem so far is severe."""
         if table is None:
             return None
-        checker = EdgeChecker(self.folder, self.settings, self.key, list(self.problems))
+        checker = EdgeChecker(self.folder, self.settings, self.hashing, list(self.problems))
         known: tuple[Edges, list[Problem] | None] | None = None
         try:
             if table.streamed and self.sound:
@@ -367,7 +367,7 @@ class _Reader(ItemChecker):
 
     def _to_notes(self, problems: Sequence[Problem]) -> list[dict[str, Any]] | None:
         """Return the problems for the cache, or None if one is severe."""
-        if hash_files(self.folder, self.key) != self.files:
+        if hash_files(self.folder, self.hashing) != self.files:
             raise IsthmusError(f"{self.folder} changed while it was read: start again when its files are complete")
         return None if any(each.severe for each in problems) else [asdict(each) for each in problems]
 
