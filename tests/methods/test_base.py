@@ -12,7 +12,7 @@ import isthmus
 from helpers import CLASSES, assert_close, make_parties
 from isthmus.data.party import Party
 from isthmus.federation.models import Models
-from isthmus.methods.base import Method, State
+from isthmus.methods.base import EVALUATING, Listing, Method, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.weights import initial_weights
 
@@ -129,3 +129,16 @@ def test_a_round_that_draws_only_idle_parties_keeps_the_weights(name, node_parti
     assert run.rounds == 6
     if name != "fedadam":  # whose momentum goes on
         assert len(set(losses)) < len(losses)  # some rounds drew an idle party alone
+
+
+@pytest.mark.parametrize("name", Method.known())
+def test_what_a_server_reads_of_one_party_or_parties_of_each_other_is_named(name: str) -> None:
+    kind = Method.named(name)
+    bindings = {action: each.binding for action, each in kind.AtParty.actions().items() if action not in EVALUATING}
+    single = [
+        action
+        for action, each in bindings.items()
+        if "exchange" in each.verbs or (each.verbs == ("ask",) and each.to == "server" and not each.silent)
+    ]
+    if single:
+        assert kind.listing.leaves != Listing().leaves, single

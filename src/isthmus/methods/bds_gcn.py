@@ -34,7 +34,9 @@ class BdsGcn(FedCogGcn):
     name: ClassVar[str] = "bds-gcn"
     tuned: ClassVar[tuple[str, ...]] = ("boundary",)
     for_crossing: ClassVar[bool] = True
-    listing: ClassVar[Listing] = Listing("coupled")
+    listing: ClassVar[Listing] = Listing(
+        "coupled", leaves="sums over drawn neighbours and their gradients, from party to party"
+    )
 
     boundary: float = Field(0.1, gt=0, le=1)
     """Share of the border nodes that is drawn (p)."""

@@ -14,5 +14,5 @@ class Centralized(FedAvg):
     name: ClassVar[str] = "centralized"
     typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ("fraction", "aggregate", "select_over")  # there is one party
-    listing: ClassVar[Listing] = Listing(demo=5)
+    listing: ClassVar[Listing] = Listing(demo=5, leaves="all data, to one place")
     role: ClassVar[Role] = "pooled"

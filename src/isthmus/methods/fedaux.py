@@ -11,6 +11,7 @@ from torch import nn
 from isthmus.data.party import Level
 from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Coefficients
+from isthmus.methods.base import Listing
 from isthmus.methods.shared.mixing import Mixing, MixingSite, Told, by_cosine
 from isthmus.nn.projected import DIRECTION, Projected
 
@@ -38,6 +39,9 @@ class FedAux(Mixing):
     """
 
     name: ClassVar[str] = "fedaux"
+    listing: ClassVar[Listing] = Listing(
+        leaves="a direction of its embeddings and its model, which the server could read"
+    )
     tuned: ClassVar[tuple[str, ...]] = ("alpha",)
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     nouns: ClassVar[Mapping[str, str]] = {**Mixing.nouns, "direction": "the direction that orders its embeddings"}

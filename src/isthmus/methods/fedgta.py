@@ -15,6 +15,7 @@ from isthmus.data import rows
 from isthmus.data.party import Level
 from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Coefficients
+from isthmus.methods.base import Listing
 from isthmus.methods.shared.mixing import Mixing, MixingSite, Told
 from isthmus.nn.layerwise import infer
 from isthmus.nn.products import Propagation, normalised_edges
@@ -44,6 +45,7 @@ class FedGTA(Mixing):
     """
 
     name: ClassVar[str] = "fedgta"
+    listing: ClassVar[Listing] = Listing(leaves="moments of soft labels and its model, which the server could read")
     tuned: ClassVar[tuple[str, ...]] = ("similar",)
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     encoder: ClassVar[str] = "gamlp"

@@ -15,7 +15,7 @@ from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.models import Models
 from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation
-from isthmus.methods.base import Method, Model, State
+from isthmus.methods.base import Listing, Method, Model, State
 from isthmus.methods.training import LocalTraining
 from isthmus.tasks.base import Step
 
@@ -34,6 +34,7 @@ class FedProto(Method):
     """
 
     name: ClassVar[str] = "fedproto"
+    listing: ClassVar[Listing] = Listing(leaves="mean embeddings of each class, in sums, and no weights")
     typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # parties evaluate models of their own
     tuned: ClassVar[tuple[str, ...]] = ("strength",)

@@ -14,6 +14,7 @@ from isthmus.data import rows
 from isthmus.data.party import Block, Level
 from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Coefficients
+from isthmus.methods.base import Listing
 from isthmus.methods.shared.mixing import Mixing, MixingSite, Told, by_cosine
 from isthmus.nn.draws import draws_of
 from isthmus.nn.layerwise import infer
@@ -48,6 +49,9 @@ class FedPub(Mixing):
     """
 
     name: ClassVar[str] = "fedpub"
+    listing: ClassVar[Listing] = Listing(
+        leaves="mean embeddings of a random graph and its model, which the server could read"
+    )
     tuned: ClassVar[tuple[str, ...]] = ("tau", "sparsity")
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     nouns: ClassVar[Mapping[str, str]] = {**Mixing.nouns, "embedding": "the mean embedding of a random graph"}

@@ -161,7 +161,9 @@ class FedSagePlus(FedSage):
         "feature": "gradients of the neighbour generator",
         "rows": "features with little noise",
     }
-    listing: ClassVar[Listing] = Listing("coupled")
+    listing: ClassVar[Listing] = Listing(
+        "coupled", leaves="generators, embeddings of some nodes with noise, and gradients for them, from party to party"
+    )
 
     neighgen: NeighGen = NeighGen()
     """The generator of missing neighbours."""

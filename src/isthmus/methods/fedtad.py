@@ -17,7 +17,7 @@ from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Model, State
+from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.optimizer import Optimizer, server_step
 from isthmus.nn.draws import draws_of, seed_of, torch_seeded
@@ -59,6 +59,7 @@ class FedTAD(FedAvg):
     """
 
     name: ClassVar[str] = "fedtad"
+    listing: ClassVar[Listing] = Listing(leaves="predictions and gradients for generated graphs, in sums by class")
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     tuned: ClassVar[tuple[str, ...]] = ("server_epochs", "semantic")
     nouns: ClassVar[Mapping[str, str]] = {

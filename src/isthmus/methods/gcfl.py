@@ -18,7 +18,7 @@ from isthmus.federation.models import Group, Models
 from isthmus.federation.robust import Comparison
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Learning, Model, State
+from isthmus.methods.base import Learning, Listing, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.draws import draws_of
 from isthmus.nn.stacks import dense
@@ -46,6 +46,7 @@ class GCFL(FedAvg):
     """
 
     name: ClassVar[str] = "gcfl"
+    listing: ClassVar[Listing] = Listing(leaves="norms and random projections of updates, which the server reads")
     typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ("fraction",)  # a split needs the updates of all parties
     tuned: ClassVar[tuple[str, ...]] = ("eps1", "eps2")

@@ -13,7 +13,7 @@ from torch import Tensor
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Answers
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import State
+from isthmus.methods.base import Listing, State
 from isthmus.methods.gcfl import GCFL, lengths_of
 
 
@@ -33,6 +33,7 @@ class GCFLPlus(GCFL):
     """
 
     name: ClassVar[str] = "gcfl-plus"
+    listing: ClassVar[Listing] = Listing(leaves="norms and random projections of updates, which the server reads")
     typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = (*GCFL.without, "width")
     nouns: ClassVar[Mapping[str, str]] = {"lengths": "the lengths of its last updates"}

@@ -29,7 +29,7 @@ class DosCond(Matching):
     """
 
     name: ClassVar[str] = "doscond"
-    listing: ClassVar[Listing] = Listing("condensed")
+    listing: ClassVar[Listing] = Listing("condensed", leaves="all data, to one place")
     role: ClassVar[Role] = "pooled"
 
     finetune: bool = False
@@ -51,7 +51,7 @@ class GCond(DosCond):
     """
 
     name: ClassVar[str] = "gcond"
-    listing: ClassVar[Listing] = Listing("condensed")
+    listing: ClassVar[Listing] = Listing("condensed", leaves="all data, to one place")
 
     renew: int = Field(20, ge=1)
     """Rounds with one draw of theta."""

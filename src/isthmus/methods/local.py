@@ -24,7 +24,7 @@ class Local(Method):
     typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # the server sends no model
     role: ClassVar[Role] = "alone"
-    listing: ClassVar[Listing] = Listing(demo=1)
+    listing: ClassVar[Listing] = Listing(demo=1, leaves="nothing, not even weights")
 
     local: LocalTraining = LocalTraining()
     """Training at the parties."""

@@ -16,7 +16,7 @@ from isthmus.federation.models import Models
 from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Method, Model, Role, State
+from isthmus.methods.base import Listing, Method, Model, Role, State
 from isthmus.tasks.classification import Classification
 from isthmus.tasks.multilabel import MultiLabel
 
@@ -34,6 +34,7 @@ class Majority(Method):
     """
 
     name: ClassVar[str] = "majority"
+    listing: ClassVar[Listing] = Listing(leaves="numbers of items of each class, in a sum, and no weights")
     typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = (
         "select",

@@ -21,7 +21,7 @@ from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.models import Models
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Learning, Method, Model, State
+from isthmus.methods.base import Learning, Listing, Method, Model, State
 from isthmus.methods.optimizer import Optimizer, server_step
 from isthmus.methods.shared import alone
 from isthmus.methods.training import LocalTraining, Training
@@ -60,6 +60,7 @@ class OpFGL(Method):
     """
 
     name: ClassVar[str] = "o-pfgl"
+    listing: ClassVar[Listing] = Listing(leaves="sums of propagated features by class, once, and no weights")
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # parties evaluate models of their own
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     tuned: ClassVar[tuple[str, ...]] = ("strength",)

@@ -47,7 +47,7 @@ class SFGC(Condensing):
         "start": "model weights before training",
         "goal": "model weights after training",
     }
-    listing: ClassVar[Listing] = Listing("condensed")
+    listing: ClassVar[Listing] = Listing("condensed", leaves="all data, to one place")
     role: ClassVar[Role] = "pooled"
 
     rounds: int = Field(200, ge=1)
