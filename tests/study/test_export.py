@@ -41,6 +41,7 @@ def inputs(party: Party) -> tuple[Tensor, ...]:
     [
         ("banks", "gcn", "fedavg"),
         pytest.param("banks", "sgc", "fedavg", marks=pytest.mark.slow),
+        pytest.param("banks", "gap", "fedavg", marks=pytest.mark.slow),
         pytest.param("banks", "gat", "fedavg", marks=pytest.mark.slow),
         ("motifs", "gin", "fedavg"),
         pytest.param("banks", "gcn", "fedpub", marks=pytest.mark.slow),
@@ -59,7 +60,10 @@ def test_a_torch_program_gives_equal_numbers(data: str, encoder: str, method: st
     assert json.loads(extra[KEY])["features"] == party.features
 
 
-@pytest.mark.parametrize(("data", "encoder"), [("banks", "gcn"), ("motifs", "gin")])
+ONNX = [("banks", "gcn"), ("motifs", "gin"), pytest.param("banks", "gap", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("data", "encoder"), ONNX)
 def test_an_onnx_program_gives_equal_numbers(data: str, encoder: str, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     model, party = trained(data, encoder)

@@ -1,7 +1,9 @@
 """Private studies of training items: which methods they run, what these spend, and what is refused."""
 
+import re
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -52,6 +54,12 @@ def test_private_training_conforms(check, method):
 def test_a_private_run_resumes_as_if_it_had_not_stopped():
     options = {**LOCAL, "keep_optimizer": True}
     CHECKS["resume_equals_uninterrupted"](subject(FedAvg(rounds=3, fraction=0.6, local=options), "node", "mlp"))
+
+
+def test_the_page_names_the_methods_that_only_train():
+    page = (Path(isthmus.__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
+    line = next(line for line in page.splitlines() if "only train on the task's loss: " in line)
+    assert set(re.findall("`([a-z0-9-]+)`", line)) == {*COVERED, "local"}
 
 
 def run_of(name, parties, **options):
@@ -136,7 +144,7 @@ def test_more_steps_than_planned_are_refused():
 
 REFUSED = [
     ("centralized", "graph", "gin", {}, "it trains on the data of all parties in one place"),
-    ("moon", "graph", "gin", {}, "its parties read their data for more than the loss of single items"),
+    ("moon", "graph", "gin", {}, "it does not say that its parties only train on the loss of items"),
     ("fedproto", "graph", "gin", {}, "no noise covers what 'train' releases to the server"),
     ("majority", "graph", "gin", {}, "no noise covers what 'count' releases to the server"),
     ("fedgcn", "node", "gcn", {}, "no noise covers what"),

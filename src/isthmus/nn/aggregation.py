@@ -47,6 +47,7 @@ class Aggregated(Perceptron):
         super().__init__([(features + depth * (width or features), widths[0][1]), *widths[1:]], dropout)
         self.features, self.width, self.depth = features, width, depth
         self.given = False
+        self._projection = projection(features, width) if width else None  # no weight: it is never trained or sent
         self._last = Last(2)
 
     @property
@@ -66,9 +67,11 @@ class Aggregated(Perceptron):
         Arguments:
             total: sums over neighbours; exact by default.
         """
-        edges = coalesce(remove_self_loops(edge_index)[0], num_nodes=x.size(0))
+        exporting = torch.compiler.is_exporting()  # a program cannot count the edges that are left
+        edges = edge_index if exporting else coalesce(remove_self_loops(edge_index)[0], num_nodes=x.size(0))
         dense = rows.to_dense(x)
-        h, found = unit(dense @ projection(self.features, self.width).to(dense) if self.width else dense), [dense]
+        narrow = dense if self._projection is None else dense @ self._projection.to(dense)
+        h, found = unit(narrow), [dense]
         for _ in range(self.depth):
             h = unit((total or sum_over_neighbours)(h, edges))
             found.append(h)
@@ -96,8 +99,9 @@ class Gap(Encoder):
 
 
 def sum_over_neighbours(h: Tensor, edge_index: Tensor) -> Tensor:
-    """The sum over the sources of each node's edges."""
-    return torch.zeros_like(h).index_add(0, edge_index[1], h[edge_index[0]])
+    """The sum over the sources of each node's edges, without loops."""
+    reached = h[edge_index[0]] * (edge_index[0] != edge_index[1]).unsqueeze(1)
+    return torch.zeros_like(h).index_add(0, edge_index[1], reached)
 
 
 def unit(h: Tensor) -> Tensor:
@@ -112,7 +116,8 @@ def unit(h: Tensor) -> Tensor:
 @lru_cache(maxsize=4)
 def projection(features: int, width: int) -> Tensor:
     """The random matrix, `[features, width]`, by which distances stay about as they are; it follows from no data."""
-    return draws_of("projection", features, width).normal((features,), width) / math.sqrt(width)
+    with torch.device("cpu"):  # models are also built without memory
+        return draws_of("projection", features, width).normal((features,), width) / math.sqrt(width)
 
 
 def aggregations(module: nn.Module) -> list[Aggregated]:

@@ -131,7 +131,7 @@ def _beside_items(method: Method, module: nn.Module, task: Task) -> Iterator[str
         if name not in method.updates:
             yield _uncovered(name, binding)
     if not method.only_trains:
-        yield "its parties read their data for more than the loss of single items: use a method that only averages"
+        yield "it does not say that its parties only train on the loss of items (only_trains): use one that does"
     if task.level not in ("graph", "node"):
         yield f"an item is a graph or a node, and this task is on {task.level}s: use privacy.unit = 'party'"
     if task.level == "node" and reach_of(module) != 0:
