@@ -56,6 +56,7 @@ def test_results_are_those_under_hashes(name: str, data: str, tmp_path: Path) ->
         for kind, protect in kinds.items()
     )
     assert matched.runs[0].history == hashed.runs[0].history
+    assert matched.runs[0].reconciled["differences"] == []
     steps = [row["action"] for row in matched.ledger.rows() if row["party"] == "party-0"]
     assert steps.count("match") == steps.count("match: delivery") == 3
     assert {row["action"] for row in hashed.ledger.rows()}.isdisjoint(steps[1:-1])

@@ -41,8 +41,9 @@ class Introduction:
 def read_introduction(party: str, answer: Mapping[str, Any]) -> Introduction:
     """Check one party's answer to `introduce`, and return it."""
     where = f"party '{party}' introduced itself with"
-    expected = {"agreed": str, "kind": str, "items": int, "labels": int, "nodes": int, "rows": int, "matched": int}
-    for name, kind in expected.items():
+    expected = {"agreed": str, "kind": str, "items": int, "labels": int, "nodes": int, "rows": int}
+    answer = {"matched": 0, **answer}
+    for name, kind in {**expected, "matched": int}.items():
         if type(answer.get(name)) is not kind:
             raise IsthmusError(f"{where} no {name}: use one version of isthmus at server and parties")
     kind, items, labels, nodes, rows = (answer[name] for name in ("kind", "items", "labels", "nodes", "rows"))

@@ -285,7 +285,7 @@ class SetUpHandler:
             "labels": size.labels,
             "nodes": size.nodes,
             "rows": size.rows,
-            "matched": 0 if self.match is None else self.match.size,
+            **({} if self.match is None else {"matched": self.match.size}),
         }
 
     def _match(self, request: wire.Payload) -> dict[str, wire.Payload]:
