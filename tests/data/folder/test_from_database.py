@@ -349,3 +349,24 @@ def test_other_encodings_are_named(tmp_path):
     (source / "accounts.csv").write_text(text.replace("de", "d\xe9"), encoding="latin1")
     with pytest.raises(IsthmusError, match=r"accounts.csv is not UTF-8: save it as UTF-8, or iconv"):
         create(tmp_path / "a", source)
+
+
+def test_decimal_commas_of_one_party_are_read_as_numbers_with_a_note(tmp_path):
+    tables = bank("south")
+    commas = tables["transfers"] | {"amount": [f"{at},25" for at in range(90)]}
+    write_csv(tmp_path / "in/north", bank())
+    write_csv(tmp_path / "in/south", tables | {"transfers": commas}, ";")
+    (note,) = create(tmp_path / "banks", tmp_path / "in/*")[tmp_path / "banks"]
+    assert str(note) == "transfers: south: column 'amount' has decimal commas: '0,25' is read as 0.25"
+    for party in ("north", "south"):
+        assert settings_of(tmp_path / "banks" / party)["tables"]["transfers"]["columns"]["amount"] == {"kind": "number"}
+    assert parquet.read_table(tmp_path / "banks/south/transfers.parquet")["amount"][3].as_py() == 3.25
+
+
+def test_texts_that_are_numbers_at_other_parties_are_noted(tmp_path):
+    tables = bank("south")
+    dollars = tables["transfers"] | {"amount": [f"{at} crowns" for at in range(90)]}
+    write_csv(tmp_path / "in/north", bank())
+    write_csv(tmp_path / "in/south", tables | {"transfers": dollars})
+    (note,) = create(tmp_path / "banks", tmp_path / "in/*")[tmp_path / "banks"]
+    assert note.what == "column 'amount' has numbers at north, but not at south, such as '0 crowns'"

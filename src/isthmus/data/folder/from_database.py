@@ -25,6 +25,7 @@ from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.relations import DatabaseSettings
 from isthmus.data.folder.settings import FILE, FORMAT, read_like
 from isthmus.data.folder.sources import SourceTable, narrow, read_sources
+from isthmus.data.folder.texts import number_notes, read_decimal_commas
 from isthmus.data.folder.writing import atomic_folder, check_free, write_table
 from isthmus.errors import Errors, IsthmusError, did_you_mean
 
@@ -138,7 +139,7 @@ def _narrowed(
     ignored = set(source.ignore)
     known: set[str] = set()
     found: dict[str, dict[str, pa.Table]] = {party: {} for party in sources}
-    notes = []
+    notes: list[Problem] = []
     for name in names:
         parts = {party: own[name].table for party, own in sources.items() if name in own}
         if lacking := next((party for party in sources if party not in parts), None):
@@ -146,12 +147,15 @@ def _narrowed(
         for party, part in parts.items():
             known |= {each for column in part.column_names for each in (column, f"{name}.{column}")}
             kept = [each for each in part.column_names if not {each, f"{name}.{each}"} & ignored]
-            parts[party] = part.select(kept)
+            parts[party], commas = read_decimal_commas(part.select(kept))
+            notes += [Problem(name, f"{party}: {what}", severe=False) for what in commas.values()]
         together, odd = narrow(_together(name, parts))
         notes += [Problem(name, f"column '{column}': {why}", severe=False) for column, why in odd.items()]
         starts = list(accumulate((part.num_rows for part in parts.values()), initial=0))
         for (party, part), start in zip(parts.items(), starts, strict=False):
             found[party][name] = together.slice(start, part.num_rows)
+        odd_parts = number_notes({party: own[name] for party, own in found.items()})
+        notes += [Problem(name, what, severe=False) for what in odd_parts]
     errors = Errors()
     for each in sorted(ignored - known):
         errors.found.append(_error(f"--ignore {each}: no table has this column: {did_you_mean(each, known)}"))

@@ -36,6 +36,7 @@ from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_like
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
+from isthmus.data.folder.texts import NUMBER, form_of, number_notes, odd_texts, read_decimal_commas, spelling_notes
 from isthmus.data.folder.writing import MOLECULES, atomic_folder, check_free, write_table
 from isthmus.data.party import NAME_RULE
 from isthmus.errors import Errors, IsthmusError, did_you_mean
@@ -44,9 +45,6 @@ IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("sou
 """Columns of ids in each file."""
 EITHER = {False: ("owner",), True: ("graph",)}
 """The further column of edges: the graph, if nodes are the ends of edges."""
-NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
-MOST = 0.9
-"""In a column with this share of numbers, other texts are probably mistakes."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +238,13 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
         if original is None:
             continue
         names.update(original.column_names)
+        if file != MOLECULES:
+            of_ids = [name for name, final in columns.items() if final in ids]
+            original, commas = read_decimal_commas(original, ["id", *of_ids])
+            for column, what in commas.items():
+                at = original.column_names.index(column)
+                original = original.set_column(at, column, original.column(at).cast(pa.float64()))
+                notes.append(Problem(path.name, what, severe=False))
         table = None
         with errors.collected():
             table = _renamed(original, path, source, roles, errors)
@@ -462,45 +467,21 @@ def _shared_settings(
     file, path = next((file, path) for file, path in _paths(source).items() if path is not None)
     items = _together(tables, file, source)
     settings = label_settings(items, source)
-    notes = _notes_on_texts(path, source.columns.get("label", "label"), items, "label") if "labels" in settings else []
+    label = source.columns.get("label", "label")
+    has_names = "labels" in settings and "label" in items.column_names
+    notes = spelling_notes(path.name, label, items.column("label")) if has_names else []
     if source.smiles is not None:
         return settings | {"smiles": {}}, notes
     nodes = _together(tables, NODES, source)
     columns = _columns(nodes, source, _like_ids(own[NODES] for own in tables.values()))
     node_path = _paths(source)[NODES]
     assert node_path is not None
+    parts = {name: own[NODES] for name, own in tables.items()}
+    odd = number_notes(parts, without=RESERVED - {"label"})
+    notes += [Problem(node_path.name, each, severe=False) for each in odd]
     for name in (name for name, declared in columns.items() if declared["kind"] == "category"):
-        notes += _notes_on_texts(node_path, name, nodes, name)
+        notes += spelling_notes(node_path.name, name, nodes.column(name))
     return settings | {"columns": columns}, notes
-
-
-def _notes_on_texts(path: Path, name: str, table: Any, column: str) -> list[Problem]:
-    """Return notes on classes or categories that are probably mistakes.
-
-    Arguments:
-        name: the column's name in the file at this path.
-    """
-    if column not in table.column_names or not is_text(to_plain(table.column(column)).type):
-        return []
-    values = to_texts(table.column(column)).drop_null()
-    odd = _odd_texts(values)
-    notes = [f"column '{name}' is taken for texts: {odd}: correct them if all should be numbers"] if odd else []
-    first: dict[str, str] = {}
-    for text in sorted(pc.unique(values).to_pylist(), key=len):
-        other = first.setdefault(text.strip(), text)
-        if other != text:
-            notes.append(f"column '{name}': '{text}' differs from '{other}' by blanks: make them equal")
-    return [Problem(path.name, each, severe=False) for each in notes]
-
-
-def _odd_texts(values: Any) -> str:
-    """Name the texts that are not numbers in a column where most are; nothing in any other column."""
-    odd = values.filter(pc.invert(pc.match_substring_regex(values, NUMBER)))
-    numbers = len(values) - values.null_count - len(odd)
-    if not len(odd) or numbers < MOST * (numbers + len(odd)):
-        return ""
-    shown = join_names(repr(each) for each in pc.unique(odd).to_pylist())
-    return f"{numbers:,} of {numbers + len(odd):,} values are numbers, but not {shown}"
 
 
 def _level(source: SourceTables) -> str:
@@ -646,8 +627,10 @@ def _kind(name: str, values: Any, like_ids: bool) -> dict[str, Any]:
         )
     different = count_distinct(values)
     if different > MAX_CATEGORIES or looks_like_names(values):
-        if odd := _odd_texts(values):
+        if odd := odd_texts(values):
             raise _error(f"column '{name}': {odd}: correct them, or leave the column out with --ignore {name}")
+        if form := form_of(values):
+            raise _error(f"column '{name}' looks like {form}, or leave the column out with --ignore {name}")
         if like_ids:
             raise _error(
                 f"column '{name}' has a different text in each row, and no column of ids is given: is it the id? "
