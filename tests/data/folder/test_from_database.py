@@ -370,3 +370,12 @@ def test_texts_that_are_numbers_at_other_parties_are_noted(tmp_path):
     write_csv(tmp_path / "in/south", tables | {"transfers": dollars})
     (note,) = create(tmp_path / "banks", tmp_path / "in/*")[tmp_path / "banks"]
     assert note.what == "column 'amount' has numbers at north, but not at south, such as '0 crowns'"
+
+
+def test_spellings_of_one_class_or_category_are_noted(tmp_path):
+    tables = bank(accounts={"bad": ["yes", "no", "Yes"] * 10, "country": ["at", "de", "AT"] * 10})
+    (found,) = create(tmp_path / "north", write_csv(tmp_path / "in", tables)).values()
+    assert [each.what for each in found if "upper" in each.what] == [
+        "column 'bad': 'yes' differs from 'Yes' only in upper and lower case: make them equal",
+        "column 'country': 'at' differs from 'AT' only in upper and lower case: make them equal",
+    ]

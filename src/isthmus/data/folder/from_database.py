@@ -25,7 +25,7 @@ from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.relations import DatabaseSettings
 from isthmus.data.folder.settings import FILE, FORMAT, read_like
 from isthmus.data.folder.sources import SourceTable, narrow, read_sources
-from isthmus.data.folder.texts import number_notes, read_decimal_commas
+from isthmus.data.folder.texts import number_notes, read_decimal_commas, spelling_notes
 from isthmus.data.folder.writing import atomic_folder, check_free, write_table
 from isthmus.errors import Errors, IsthmusError, did_you_mean
 
@@ -249,6 +249,11 @@ def _settings(
         },
     }
     notes = [Problem(name, each, severe=False) for name, guess in guesses.items() for each in guess.notes]
+    if "labels" in labels and label:
+        notes += spelling_notes(items, label, rows.column(label))
+    for name, guess in guesses.items():
+        for column in (column for column, declared in guess.columns.items() if declared["kind"] == "category"):
+            notes += spelling_notes(name, column, all_rows[name].table.column(column))
     return settings, {**comments, **dict(comments_of(guesses))}, notes
 
 
