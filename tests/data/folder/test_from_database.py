@@ -379,3 +379,10 @@ def test_spellings_of_one_class_or_category_are_noted(tmp_path):
         "column 'bad': 'yes' differs from 'Yes' only in upper and lower case: make them equal",
         "column 'country': 'at' differs from 'AT' only in upper and lower case: make them equal",
     ]
+
+
+def test_index_that_pandas_wrote_is_left_out_with_a_note(tmp_path):
+    tables = bank(accounts={"__index_level_0__": list(range(30))})
+    (found,) = create(tmp_path / "north", write_parquet(tmp_path / "in", tables)).values()
+    assert str(found[0]) == "accounts: column '__index_level_0__' is the rows' index that pandas wrote: left out"
+    assert settings_of(tmp_path / "north")["tables"] == EXPECTED

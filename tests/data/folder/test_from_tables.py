@@ -940,3 +940,9 @@ def test_ends_of_edges_without_their_flags_are_asked_for(tmp_path, source):
         IsthmusError, match=r"has no column 'source' and 'target': name .* --source COLUMN and --target"
     ):
         create(tmp_path / "north", source(accounts(), transfers(), columns=columns))
+
+
+def test_index_that_pandas_wrote_is_left_out_with_a_note(tmp_path, source):
+    contents, problems = create(tmp_path / "north", source(accounts(__index_level_0__=range(COUNT)), transfers()))
+    assert list(contents.settings.columns) == ["balance", "sector"]
+    assert any(line.endswith("is the rows' index that pandas wrote: left out") for line in problems)

@@ -25,6 +25,7 @@ from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.relations import DatabaseSettings
 from isthmus.data.folder.settings import FILE, FORMAT, read_like
 from isthmus.data.folder.sources import SourceTable, narrow, read_sources
+from isthmus.data.folder.table import without_index
 from isthmus.data.folder.texts import number_notes, read_decimal_commas, spelling_notes
 from isthmus.data.folder.writing import atomic_folder, check_free, write_table
 from isthmus.errors import Errors, IsthmusError, did_you_mean
@@ -147,7 +148,9 @@ def _narrowed(
         for party, part in parts.items():
             known |= {each for column in part.column_names for each in (column, f"{name}.{column}")}
             kept = [each for each in part.column_names if not {each, f"{name}.{each}"} & ignored]
-            parts[party], commas = read_decimal_commas(part.select(kept))
+            parts[party], index = without_index(part.select(kept))
+            notes += [Problem(name, each, severe=False) for each in index if each not in {note.what for note in notes}]
+            parts[party], commas = read_decimal_commas(parts[party])
             notes += [Problem(name, f"{party}: {what}", severe=False) for what in commas.values()]
         together, odd = narrow(_together(name, parts))
         notes += [Problem(name, f"column '{column}': {why}", severe=False) for column, why in odd.items()]

@@ -35,7 +35,7 @@ from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_like
-from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
+from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table, without_index
 from isthmus.data.folder.texts import NUMBER, form_of, number_notes, odd_texts, read_decimal_commas, spelling_notes
 from isthmus.data.folder.writing import MOLECULES, atomic_folder, check_free, write_table
 from isthmus.data.party import NAME_RULE
@@ -239,6 +239,8 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
             continue
         names.update(original.column_names)
         if file != MOLECULES:
+            original, index = without_index(original, [*columns, *tasks, *source.ignore])
+            notes += [Problem(path.name, each, severe=False) for each in index]
             of_ids = [name for name, final in columns.items() if final in ids]
             original, commas = read_decimal_commas(original, ["id", *of_ids])
             for column, what in commas.items():
