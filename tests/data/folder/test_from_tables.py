@@ -796,7 +796,18 @@ def test_own_ids_are_taken_from_another_party(tmp_path, source):
 def test_a_column_of_numbers_may_be_a_weight(tmp_path, source):
     columns = {role: column for role, column in ROLES.items() if role != "weight"}
     _, problems = create(tmp_path / "north", source(accounts(), transfers(when=["x"] * (COUNT + 2)), columns=columns))
-    assert problems[0].endswith("left out: amount, when (if it is the edges' weight: --weight amount)")
+    assert problems[0].endswith(
+        "left out: amount, when (if it is the edges' weight, larger for nearer ends: --weight amount)"
+    )
+
+
+@pytest.mark.parametrize("weight", [None, "road_km"])
+def test_distances_are_not_proposed_as_weights(tmp_path, source, weight):
+    columns = {role: column for role, column in ROLES.items() if role != "weight"}
+    columns |= {} if weight is None else {"weight": weight}
+    edges = transfers(road_km=[2.0] * (COUNT + 2), amount=None)
+    _, problems = create(tmp_path / "north", source(accounts(), edges, columns=columns))
+    assert "'road_km' is named like a distance, but a larger weight means nearer: give 1 / road_km" in problems[0]
 
 
 def test_missing_values_are_notes(tmp_path, source):

@@ -30,6 +30,7 @@ from isthmus.data.folder.arrow import (
 )
 from isthmus.data.folder.bags import AT, VALUE, bag_columns, column_parts, is_ragged, make_bags, width_of
 from isthmus.data.folder.columns import MAX_CATEGORIES, MIN_NAMES, count_distinct, looks_like_names
+from isthmus.data.folder.guessing import words
 from isthmus.data.folder.labels import BOOLEANS
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
@@ -45,6 +46,14 @@ IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("sou
 """Columns of ids in each file."""
 EITHER = {False: ("owner",), True: ("graph",)}
 """The further column of edges: the graph, if nodes are the ends of edges."""
+
+
+DISTANCES = {
+    "m", "km", "cm", "mm", "metre", "metres", "meter", "meters", "kilometre", "kilometres", "kilometer", "kilometers",
+    "mile", "miles", "feet", "distance", "distances", "dist", "length", "ms", "second", "seconds", "sec", "minute",
+    "minutes", "hour", "hours", "duration", "latency", "delay",
+}  # fmt: skip
+"""Words in the names of columns that say how far apart two nodes are, which is no weight."""
 
 
 @dataclass(frozen=True)
@@ -258,8 +267,16 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
             what = f"columns without a role are left out: {join_names(extra)}"
             numbers = [name for name in extra if is_numeric(table.schema.field(name).type)]
             if file == EDGES and numbers and "weight" not in used:
-                what += f" (if it is the edges' weight: --weight {numbers[0]})"
+                near = [name for name in numbers if not words(name) & DISTANCES]
+                what += (
+                    f" (if it is the edges' weight, larger for nearer ends: --weight {near[0]})"
+                    if near
+                    else f" ({_no_weight(numbers[0])}, and --weight)"
+                )
             notes.append(Problem(path.name, what, severe=False))
+        weight = source.columns.get("weight", "weight")
+        if file == EDGES and "weight" in used and words(weight) & DISTANCES:
+            notes.append(Problem(path.name, _no_weight(weight), severe=False))
         tables[file] = table.select(used)
     all_read = len(tables) == sum(path is not None for _, path, _ in sources)
     for column in source.ignore:
@@ -269,6 +286,11 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
     if from_edges:
         tables[NODES], tables[EDGES] = _nodes_of_edges(tables, source)
     return tables, notes
+
+
+def _no_weight(column: str) -> str:
+    """Say why a column of distances is no weight."""
+    return f"'{column}' is named like a distance, but a larger weight means nearer: give 1 / {column} in its place"
 
 
 def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[Any, Any]:
