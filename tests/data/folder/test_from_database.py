@@ -386,3 +386,9 @@ def test_index_that_pandas_wrote_is_left_out_with_a_note(tmp_path):
     (found,) = create(tmp_path / "north", write_parquet(tmp_path / "in", tables)).values()
     assert str(found[0]) == "accounts: column '__index_level_0__' is the rows' index that pandas wrote: left out"
     assert settings_of(tmp_path / "north")["tables"] == EXPECTED
+
+
+def test_labels_that_do_not_begin_with_0_are_names_of_classes(tmp_path):
+    (found,) = create(tmp_path / "north", write_csv(tmp_path / "in", bank(accounts={"bad": [1, 2] * 15}))).values()
+    assert found[0].what.startswith("label 'bad' has the numbers 1, 2: they are the names of 2 classes")
+    assert settings_of(tmp_path / "north")["labels"] == ["1", "2"]

@@ -146,6 +146,18 @@ def test_whole_number_labels_with_blanks_are_classes(tmp_path, source):
     assert contents.y.tolist() == [-1 if at % 4 == 3 else at % 3 for at in range(COUNT)]
 
 
+@pytest.mark.parametrize(("numbers", "names"), [((1, 2), ["1", "2"]), ((0.0, None, 3.0), ["0", "3"])])
+def test_whole_numbers_with_gaps_are_names_of_classes(tmp_path, source, numbers, names):
+    risk = [numbers[at % len(numbers)] for at in range(COUNT)]
+    contents, problems = create(tmp_path / "north", source(accounts(risk=risk), transfers()))
+    assert (contents.settings.labels, contents.settings.classes) == (names, None)
+    assert f"label 'risk' has the numbers {', '.join(names)}: they are the names of 2 classes" in problems[0]
+    known = [number for number in numbers if number is not None]
+    assert contents.y.tolist() == [-1 if each is None else known.index(each) for each in risk]
+    numbered, _ = create(tmp_path / "all", source(accounts(risk=risk), transfers(), classes=4))
+    assert numbered.settings.classes == 4
+
+
 @pytest.mark.parametrize(
     ("labels", "due"),
     [

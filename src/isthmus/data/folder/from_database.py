@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from isthmus import store, toml
 from isthmus.data.folder.arrow import blank_to_null, is_present, to_plain, to_texts
 from isthmus.data.folder.dates import DAY, UNKNOWN, read_dates, text_of
-from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, label_settings
+from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, label_settings, note_on_numbers
 from isthmus.data.folder.guessing import Guess, comments_of, guess_tables
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
@@ -235,11 +235,9 @@ def _settings(
             raise _error(f"--as-edges {name}: there is no table '{name}': the tables are {join_names(guesses)}")
         guesses[name].why["as",] = "each row is an edge, from its first foreign key to its second"
     rows = all_rows[items].table
-    labels = label_settings(
-        rows.select([label]).rename_columns(["label"]) if label else rows,
-        SourceTables(tasks=source.tasks, classes=source.classes, columns={"label": label}),
-        items,
-    )
+    labelled = rows.select([label]).rename_columns(["label"]) if label else rows
+    of_labels = SourceTables(tasks=source.tasks, classes=source.classes, columns={"label": label})
+    labels = label_settings(labelled, of_labels, items)
     dates, comments = _split_dates(rows, guesses, items, label or source.tasks[0], source)
     settings = {
         "label": source.label,
@@ -252,6 +250,7 @@ def _settings(
         },
     }
     notes = [Problem(name, each, severe=False) for name, guess in guesses.items() for each in guess.notes]
+    notes += [Problem(items, each, severe=False) for each in note_on_numbers(labels, of_labels, labelled)]
     if "labels" in labels and label:
         notes += spelling_notes(items, label, rows.column(label))
     for name, guess in guesses.items():

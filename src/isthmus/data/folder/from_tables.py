@@ -494,6 +494,7 @@ def _shared_settings(
     label = source.columns.get("label", "label")
     has_names = "labels" in settings and "label" in items.column_names
     notes = spelling_notes(path.name, label, items.column("label")) if has_names else []
+    notes += [Problem(path.name, each, severe=False) for each in note_on_numbers(settings, source, items)]
     if source.smiles is not None:
         return settings | {"smiles": {}}, notes
     nodes = _together(tables, NODES, source)
@@ -566,8 +567,31 @@ def label_settings(table: Any, source: SourceTables, items: str = "") -> dict[st
         numbers = to_floats(values)
         most = np.nanmax(numbers, initial=0)
         _refuse_measured(numbers[~np.isnan(numbers)], source.columns.get("label", "label"), items)
+        different = np.unique(numbers[~np.isnan(numbers)])
+        if _has_gaps(different):
+            return {"labels": [str(int(number)) for number in different]}
         return {"classes": int(min(most, MAX_CLASSES)) + 1}
     raise _error(f"the label column holds values of type {values.type}: it must hold whole numbers or texts")
+
+
+def _has_gaps(different: Any) -> bool:
+    """Whether these numbers, in order, are whole and none is negative, but they are not 0, 1, ... without a gap."""
+    whole = (different >= 0) & (different == np.floor(different))
+    return bool(different.size and whole.all() and different[-1] != different.size - 1)
+
+
+def note_on_numbers(settings: Mapping[str, Any], source: SourceTables, table: Any) -> list[str]:
+    """Return a note if numbers became the names of classes, because they are not 0, 1, ... without a gap."""
+    if "labels" not in settings or not isinstance(source.classes, int):
+        return []
+    kind = to_plain(table.column("label")).type
+    if pa.types.is_boolean(kind) or not is_numeric(kind):
+        return []
+    label, names = source.columns.get("label", "label"), settings["labels"]
+    return [
+        f"label '{label}' has the numbers {join_names(names)}: they are the names of {len(names)} classes (if others "
+        f"exist, give them with --classes, such as --classes {int(names[-1]) + 1} for 0 to {names[-1]})"
+    ]
 
 
 def _refuse_measured(numbers: Any, label: str, items: str) -> None:
