@@ -392,3 +392,14 @@ def test_labels_that_do_not_begin_with_0_are_names_of_classes(tmp_path):
     (found,) = create(tmp_path / "north", write_csv(tmp_path / "in", bank(accounts={"bad": [1, 2] * 15}))).values()
     assert found[0].what.startswith("label 'bad' has the numbers 1, 2: they are the names of 2 classes")
     assert settings_of(tmp_path / "north")["labels"] == ["1", "2"]
+
+
+def test_party_folders_that_are_not_replaced_are_never_deleted(tmp_path):
+    for name in ("north", "south"):
+        write_csv(tmp_path / "in" / name, bank(name))
+    create(tmp_path / "banks", tmp_path / "in/*")
+    for path in ("in/*orth", "in/north"):
+        with pytest.raises(IsthmusError, match=r"also holds the party folders .*south, which this would delete"):
+            create_databases(tmp_path / "banks", DatabaseSource([tmp_path / path], "accounts.bad"), force=True)
+    assert sorted(each.name for each in (tmp_path / "banks").iterdir()) == ["north", "south"]
+    assert settings_of(tmp_path / "banks/south")["name"] == "south"
