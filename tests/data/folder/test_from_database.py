@@ -403,3 +403,21 @@ def test_party_folders_that_are_not_replaced_are_never_deleted(tmp_path):
             create_databases(tmp_path / "banks", DatabaseSource([tmp_path / path], "accounts.bad"), force=True)
     assert sorted(each.name for each in (tmp_path / "banks").iterdir()) == ["north", "south"]
     assert settings_of(tmp_path / "banks/south")["name"] == "south"
+
+
+def test_party_like_another_may_lack_the_labels(tmp_path):
+    create(tmp_path / "north", write_csv(tmp_path / "in/north", bank()))
+    tables = write_csv(tmp_path / "in/south", bank("south", accounts={"bad": None}))
+    (found,) = create_databases(tmp_path / "south", DatabaseSource([tables], like=tmp_path / "north")).values()
+    assert [each.what for each in found if "bad" in each.what] == [
+        "there is no column 'bad': only methods without labels can train on this"
+    ]
+    contents, _ = check_folder(tmp_path / "south")
+    assert contents.y.tolist() == [-1] * 30
+
+
+def test_table_without_rows_is_named(tmp_path):
+    tables = bank()
+    tables["accounts"] = {column: [] for column in tables["accounts"]}
+    with pytest.raises(IsthmusError, match="table 'accounts' has no rows"):
+        create(tmp_path / "north", write_csv(tmp_path / "in", tables))

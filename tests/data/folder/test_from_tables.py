@@ -969,3 +969,9 @@ def test_index_that_pandas_wrote_is_left_out_with_a_note(tmp_path, source):
     contents, problems = create(tmp_path / "north", source(accounts(__index_level_0__=range(COUNT)), transfers()))
     assert list(contents.settings.columns) == ["balance", "sector"]
     assert any(line.endswith("is the rows' index that pandas wrote: left out") for line in problems)
+
+
+def test_table_without_rows_is_named(tmp_path, source):
+    nodes = {column: pa.array([], pa.string()) for column in accounts()}
+    with pytest.raises(IsthmusError, match="the table of the labels has no rows"):
+        create(tmp_path / "north", source(nodes, transfers()))

@@ -276,6 +276,8 @@ def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[s
     for each in filter(None, (column, source.split.rpartition(".")[2], *source.tasks)):
         if each not in columns:
             raise _error(f"table '{items}' has no column '{each}': {did_you_mean(each, columns)}")
+    if not tables[items].table.num_rows:
+        raise _error(f"table '{items}' has no rows: give a table with at least one")
     if not is_present(blank_to_null(tables[items].table.column(column or source.tasks[0]))).any():
         raise _error(f"--label {source.label}: no row has a value: name another column")
     return items, column

@@ -546,6 +546,8 @@ def label_settings(table: Any, source: SourceTables, items: str = "") -> dict[st
         return {"labels": list(source.classes)}
     if source.classes and (values is None or is_numeric(values.type)):
         return {"classes": source.classes}
+    if not table.num_rows:
+        raise _error(f"{items or 'the table of the labels'} has no rows: give a table with at least one")
     if values is None or not len(values):
         raise _error(
             "there is no label: name the column with --label, take the classes from another party with --like, or give "
