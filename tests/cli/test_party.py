@@ -140,7 +140,9 @@ def test_new_makes_a_folder_that_a_study_takes(isthmus: Isthmus, tmp_path: Path)
     done = isthmus(*NEW)
     assert done.code == 0
     assert done.out == "party folder in north\n"
-    note = "columns without a role are left out: memo (if it is the edges' weight: --weight memo)"
+    note = (
+        "columns without a role are left out: memo (if it is the edges' weight, larger for nearer ends: --weight memo)"
+    )
     assert done.err == f"note: north: transfers.csv: {note}\n"
     assert isthmus("party", "check", "north").out == "north: 30 nodes, 60 edges, 1 across its border, 30 labelled\n"
     assert isthmus("run", "--data", "./north", "--rounds", "2", "--hidden", "4").code == 0
@@ -213,7 +215,7 @@ def test_new_of_a_pattern_makes_all_parties_and_notes_each_thing_once(isthmus: I
     assert (
         repeats == "note: 2 parties (all/east and others): edges.parquet, 18 rows: repeats an earlier edge: both count"
     )
-    assert left_out.endswith("left out: eur (if it is the edges' weight: --weight eur)")
+    assert left_out.endswith("left out: eur (if it is the edges' weight, larger for nearer ends: --weight eur)")
     run = isthmus("run", "--data", "./all", "--rounds", "1", "--hidden", "4", "--method", "fedavg", "--out", "out")
     assert "Note: 2 parties (east and others): nodes.parquet: ids are running numbers" in run.err
     assert "repeats" not in run.err

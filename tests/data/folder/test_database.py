@@ -351,7 +351,7 @@ def test_all_problems_are_found_in_one_pass(tmp_path):
         ),
         (
             bank_draft(label="accounts.worse"),
-            "accounts.parquet: column 'worse' is missing",
+            "accounts.parquet: column 'bad' is not known: declare it",
         ),
         (bank_draft(label="cards.bad"), "party.toml: label = 'cards.bad' names no table: its table is one of accounts"),
         (

@@ -349,3 +349,75 @@ def test_other_encodings_are_named(tmp_path):
     (source / "accounts.csv").write_text(text.replace("de", "d\xe9"), encoding="latin1")
     with pytest.raises(IsthmusError, match=r"accounts.csv is not UTF-8: save it as UTF-8, or iconv"):
         create(tmp_path / "a", source)
+
+
+def test_decimal_commas_of_one_party_are_read_as_numbers_with_a_note(tmp_path):
+    tables = bank("south")
+    commas = tables["transfers"] | {"amount": [f"{at},25" for at in range(90)]}
+    write_csv(tmp_path / "in/north", bank())
+    write_csv(tmp_path / "in/south", tables | {"transfers": commas}, ";")
+    (note,) = create(tmp_path / "banks", tmp_path / "in/*")[tmp_path / "banks"]
+    assert str(note) == "transfers: south: column 'amount' has decimal commas: '0,25' is read as 0.25"
+    for party in ("north", "south"):
+        assert settings_of(tmp_path / "banks" / party)["tables"]["transfers"]["columns"]["amount"] == {"kind": "number"}
+    assert parquet.read_table(tmp_path / "banks/south/transfers.parquet")["amount"][3].as_py() == 3.25
+
+
+def test_texts_that_are_numbers_at_other_parties_are_noted(tmp_path):
+    tables = bank("south")
+    dollars = tables["transfers"] | {"amount": [f"{at} crowns" for at in range(90)]}
+    write_csv(tmp_path / "in/north", bank())
+    write_csv(tmp_path / "in/south", tables | {"transfers": dollars})
+    (note,) = create(tmp_path / "banks", tmp_path / "in/*")[tmp_path / "banks"]
+    assert note.what == "column 'amount' has numbers at north, but not at south, such as '0 crowns'"
+
+
+def test_spellings_of_one_class_or_category_are_noted(tmp_path):
+    tables = bank(accounts={"bad": ["yes", "no", "Yes"] * 10, "country": ["at", "de", "AT"] * 10})
+    (found,) = create(tmp_path / "north", write_csv(tmp_path / "in", tables)).values()
+    assert [each.what for each in found if "upper" in each.what] == [
+        "column 'bad': 'yes' differs from 'Yes' only in upper and lower case: make them equal",
+        "column 'country': 'at' differs from 'AT' only in upper and lower case: make them equal",
+    ]
+
+
+def test_index_that_pandas_wrote_is_left_out_with_a_note(tmp_path):
+    tables = bank(accounts={"__index_level_0__": list(range(30))})
+    (found,) = create(tmp_path / "north", write_parquet(tmp_path / "in", tables)).values()
+    assert str(found[0]) == "accounts: column '__index_level_0__' is the rows' index that pandas wrote: left out"
+    assert settings_of(tmp_path / "north")["tables"] == EXPECTED
+
+
+def test_labels_that_do_not_begin_with_0_are_names_of_classes(tmp_path):
+    (found,) = create(tmp_path / "north", write_csv(tmp_path / "in", bank(accounts={"bad": [1, 2] * 15}))).values()
+    assert found[0].what.startswith("label 'bad' has the numbers 1, 2: they are the names of 2 classes")
+    assert settings_of(tmp_path / "north")["labels"] == ["1", "2"]
+
+
+def test_party_folders_that_are_not_replaced_are_never_deleted(tmp_path):
+    for name in ("north", "south"):
+        write_csv(tmp_path / "in" / name, bank(name))
+    create(tmp_path / "banks", tmp_path / "in/*")
+    for path in ("in/*orth", "in/north"):
+        with pytest.raises(IsthmusError, match=r"also holds the party folders .*south, which this would delete"):
+            create_databases(tmp_path / "banks", DatabaseSource([tmp_path / path], "accounts.bad"), force=True)
+    assert sorted(each.name for each in (tmp_path / "banks").iterdir()) == ["north", "south"]
+    assert settings_of(tmp_path / "banks/south")["name"] == "south"
+
+
+def test_party_like_another_may_lack_the_labels(tmp_path):
+    create(tmp_path / "north", write_csv(tmp_path / "in/north", bank()))
+    tables = write_csv(tmp_path / "in/south", bank("south", accounts={"bad": None}))
+    (found,) = create_databases(tmp_path / "south", DatabaseSource([tables], like=tmp_path / "north")).values()
+    assert [each.what for each in found if "bad" in each.what] == [
+        "there is no column 'bad': only methods without labels can train on this"
+    ]
+    contents, _ = check_folder(tmp_path / "south")
+    assert contents.y.tolist() == [-1] * 30
+
+
+def test_table_without_rows_is_named(tmp_path):
+    tables = bank()
+    tables["accounts"] = {column: [] for column in tables["accounts"]}
+    with pytest.raises(IsthmusError, match="table 'accounts' has no rows"):
+        create(tmp_path / "north", write_csv(tmp_path / "in", tables))

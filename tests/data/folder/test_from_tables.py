@@ -146,6 +146,18 @@ def test_whole_number_labels_with_blanks_are_classes(tmp_path, source):
     assert contents.y.tolist() == [-1 if at % 4 == 3 else at % 3 for at in range(COUNT)]
 
 
+@pytest.mark.parametrize(("numbers", "names"), [((1, 2), ["1", "2"]), ((0.0, None, 3.0), ["0", "3"])])
+def test_whole_numbers_with_gaps_are_names_of_classes(tmp_path, source, numbers, names):
+    risk = [numbers[at % len(numbers)] for at in range(COUNT)]
+    contents, problems = create(tmp_path / "north", source(accounts(risk=risk), transfers()))
+    assert (contents.settings.labels, contents.settings.classes) == (names, None)
+    assert f"label 'risk' has the numbers {', '.join(names)}: they are the names of 2 classes" in problems[0]
+    known = [number for number in numbers if number is not None]
+    assert contents.y.tolist() == [-1 if each is None else known.index(each) for each in risk]
+    numbered, _ = create(tmp_path / "all", source(accounts(risk=risk), transfers(), classes=4))
+    assert numbered.settings.classes == 4
+
+
 @pytest.mark.parametrize(
     ("labels", "due"),
     [
@@ -796,7 +808,18 @@ def test_own_ids_are_taken_from_another_party(tmp_path, source):
 def test_a_column_of_numbers_may_be_a_weight(tmp_path, source):
     columns = {role: column for role, column in ROLES.items() if role != "weight"}
     _, problems = create(tmp_path / "north", source(accounts(), transfers(when=["x"] * (COUNT + 2)), columns=columns))
-    assert problems[0].endswith("left out: amount, when (if it is the edges' weight: --weight amount)")
+    assert problems[0].endswith(
+        "left out: amount, when (if it is the edges' weight, larger for nearer ends: --weight amount)"
+    )
+
+
+@pytest.mark.parametrize("weight", [None, "road_km"])
+def test_distances_are_not_proposed_as_weights(tmp_path, source, weight):
+    columns = {role: column for role, column in ROLES.items() if role != "weight"}
+    columns |= {} if weight is None else {"weight": weight}
+    edges = transfers(road_km=[2.0] * (COUNT + 2), amount=None)
+    _, problems = create(tmp_path / "north", source(accounts(), edges, columns=columns))
+    assert "'road_km' is named like a distance, but a larger weight means nearer: give 1 / road_km" in problems[0]
 
 
 def test_missing_values_are_notes(tmp_path, source):
@@ -940,3 +963,15 @@ def test_ends_of_edges_without_their_flags_are_asked_for(tmp_path, source):
         IsthmusError, match=r"has no column 'source' and 'target': name .* --source COLUMN and --target"
     ):
         create(tmp_path / "north", source(accounts(), transfers(), columns=columns))
+
+
+def test_index_that_pandas_wrote_is_left_out_with_a_note(tmp_path, source):
+    contents, problems = create(tmp_path / "north", source(accounts(__index_level_0__=range(COUNT)), transfers()))
+    assert list(contents.settings.columns) == ["balance", "sector"]
+    assert any(line.endswith("is the rows' index that pandas wrote: left out") for line in problems)
+
+
+def test_table_without_rows_is_named(tmp_path, source):
+    nodes = {column: pa.array([], pa.string()) for column in accounts()}
+    with pytest.raises(IsthmusError, match="the table of the labels has no rows"):
+        create(tmp_path / "north", source(nodes, transfers()))

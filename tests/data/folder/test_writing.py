@@ -226,9 +226,11 @@ def test_existing_folder_is_replaced_only_with_force(tmp_path):
     with pytest.raises(IsthmusError, match=r"out exists: choose another folder, or .* force=True"):
         write_parties(tmp_path / "out", parties[:1], 3)
     assert tree(tmp_path) == before
-    write_parties(tmp_path / "out", parties[:1], 3, force=True)
-    assert [each.name for each in (tmp_path / "out").iterdir()] == ["party-0"]
-    write_parties(tmp_path / "empty", parties, 3)
+    with pytest.raises(IsthmusError, match="out also holds the party folders party-1, which this would delete"):
+        write_parties(tmp_path / "out", parties[:1], 3, force=True)
+    assert tree(tmp_path) == before
+    write_parties(tmp_path / "out", make_node_parties((3, 4, 5)), 3, force=True)
+    assert len(list((tmp_path / "out").iterdir())) == 3
 
 
 def test_empty_folder_is_used(tmp_path):

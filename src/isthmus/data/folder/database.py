@@ -218,14 +218,20 @@ class DatabaseReader(ItemChecker):
         file, columns = f"{name}.parquet", table_columns(self.columns, name)
         features = [each for column, kind in columns.items() for each in kind.file_columns(column)]
         needed = [each for each in (table.key, *table.foreign, table.time, *table.owners.values()) if each is not None]
+        known: list[str] = []
         if name == self.settings.items_table:
-            labels = (self.label_column, self.split_column, self.settings.label_time, *(self.settings.tasks or ()))
-            needed += [each for each in labels if each]
+            needed += self.settings.tasks or ()
+            if self.settings.labels_edges:
+                needed.append(self.label_column)
+            known = [each for each in (self.label_column, self.split_column, self.settings.label_time) if each]
         self._ignored = table.ignore
-        found = self.table(file, list(dict.fromkeys([*needed, *features])), [])
+        found = self.table(file, list(dict.fromkeys([*needed, *features])), known)
         if found is None:
             return
         self.tables[name] = found
+        if self.label_column in known and has_column(found, self.label_column):
+            lacking = [each for each in known if not has_column(found, each)]
+            self.add(*[Problem(file, f"column '{each}' is missing") for each in lacking])
         if table.key is not None:
             keys = self.ids(file, found, table.key, unique=False)
             if keys is not None:
@@ -323,7 +329,7 @@ class DatabaseReader(ItemChecker):
         """Report labels on no row, and labels that became known later than their rows may see."""
         file, table = f"{items}.parquet", self.tables[items]
         labelled = ((y >= 0) if y.dim() == 1 else ~y.isnan().all(1)).numpy()
-        if len(labelled) and not labelled.any():
+        if len(labelled) and not labelled.any() and has_column(table, self.label_column):
             self.add(Problem(file, f"column '{self.label_column}' labels no row: no item can be learned", severe=False))
         column = self.settings.label_time
         if column is None or not has_column(table, column):

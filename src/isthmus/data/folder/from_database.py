@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from isthmus import store, toml
 from isthmus.data.folder.arrow import blank_to_null, is_present, to_plain, to_texts
 from isthmus.data.folder.dates import DAY, UNKNOWN, read_dates, text_of
-from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, label_settings
+from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, label_settings, note_on_numbers
 from isthmus.data.folder.guessing import Guess, comments_of, guess_tables
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
@@ -25,6 +25,8 @@ from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.relations import DatabaseSettings
 from isthmus.data.folder.settings import FILE, FORMAT, read_like
 from isthmus.data.folder.sources import SourceTable, narrow, read_sources
+from isthmus.data.folder.table import without_index
+from isthmus.data.folder.texts import number_notes, read_decimal_commas, spelling_notes
 from isthmus.data.folder.writing import atomic_folder, check_free, write_table
 from isthmus.errors import Errors, IsthmusError, did_you_mean
 
@@ -138,7 +140,7 @@ def _narrowed(
     ignored = set(source.ignore)
     known: set[str] = set()
     found: dict[str, dict[str, pa.Table]] = {party: {} for party in sources}
-    notes = []
+    notes: list[Problem] = []
     for name in names:
         parts = {party: own[name].table for party, own in sources.items() if name in own}
         if lacking := next((party for party in sources if party not in parts), None):
@@ -146,12 +148,17 @@ def _narrowed(
         for party, part in parts.items():
             known |= {each for column in part.column_names for each in (column, f"{name}.{column}")}
             kept = [each for each in part.column_names if not {each, f"{name}.{each}"} & ignored]
-            parts[party] = part.select(kept)
+            parts[party], index = without_index(part.select(kept))
+            notes += [Problem(name, each, severe=False) for each in index if each not in {note.what for note in notes}]
+            parts[party], commas = read_decimal_commas(parts[party])
+            notes += [Problem(name, f"{party}: {what}", severe=False) for what in commas.values()]
         together, odd = narrow(_together(name, parts))
         notes += [Problem(name, f"column '{column}': {why}", severe=False) for column, why in odd.items()]
         starts = list(accumulate((part.num_rows for part in parts.values()), initial=0))
         for (party, part), start in zip(parts.items(), starts, strict=False):
             found[party][name] = together.slice(start, part.num_rows)
+        odd_parts = number_notes({party: own[name] for party, own in found.items()})
+        notes += [Problem(name, what, severe=False) for what in odd_parts]
     errors = Errors()
     for each in sorted(ignored - known):
         errors.found.append(_error(f"--ignore {each}: no table has this column: {did_you_mean(each, known)}"))
@@ -228,11 +235,9 @@ def _settings(
             raise _error(f"--as-edges {name}: there is no table '{name}': the tables are {join_names(guesses)}")
         guesses[name].why["as",] = "each row is an edge, from its first foreign key to its second"
     rows = all_rows[items].table
-    labels = label_settings(
-        rows.select([label]).rename_columns(["label"]) if label else rows,
-        SourceTables(tasks=source.tasks, classes=source.classes, columns={"label": label}),
-        items,
-    )
+    labelled = rows.select([label]).rename_columns(["label"]) if label else rows
+    of_labels = SourceTables(tasks=source.tasks, classes=source.classes, columns={"label": label})
+    labels = label_settings(labelled, of_labels, items)
     dates, comments = _split_dates(rows, guesses, items, label or source.tasks[0], source)
     settings = {
         "label": source.label,
@@ -245,6 +250,12 @@ def _settings(
         },
     }
     notes = [Problem(name, each, severe=False) for name, guess in guesses.items() for each in guess.notes]
+    notes += [Problem(items, each, severe=False) for each in note_on_numbers(labels, of_labels, labelled)]
+    if "labels" in labels and label:
+        notes += spelling_notes(items, label, rows.column(label))
+    for name, guess in guesses.items():
+        for column in (column for column, declared in guess.columns.items() if declared["kind"] == "category"):
+            notes += spelling_notes(name, column, all_rows[name].table.column(column))
     return settings, {**comments, **dict(comments_of(guesses))}, notes
 
 
@@ -265,6 +276,8 @@ def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[s
     for each in filter(None, (column, source.split.rpartition(".")[2], *source.tasks)):
         if each not in columns:
             raise _error(f"table '{items}' has no column '{each}': {did_you_mean(each, columns)}")
+    if not tables[items].table.num_rows:
+        raise _error(f"table '{items}' has no rows: give a table with at least one")
     if not is_present(blank_to_null(tables[items].table.column(column or source.tasks[0]))).any():
         raise _error(f"--label {source.label}: no row has a value: name another column")
     return items, column

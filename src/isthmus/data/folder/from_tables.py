@@ -30,12 +30,14 @@ from isthmus.data.folder.arrow import (
 )
 from isthmus.data.folder.bags import AT, VALUE, bag_columns, column_parts, is_ragged, make_bags, width_of
 from isthmus.data.folder.columns import MAX_CATEGORIES, MIN_NAMES, count_distinct, looks_like_names
+from isthmus.data.folder.guessing import words
 from isthmus.data.folder.labels import BOOLEANS
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_like
-from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
+from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table, without_index
+from isthmus.data.folder.texts import NUMBER, form_of, number_notes, odd_texts, read_decimal_commas, spelling_notes
 from isthmus.data.folder.writing import MOLECULES, atomic_folder, check_free, write_table
 from isthmus.data.party import NAME_RULE
 from isthmus.errors import Errors, IsthmusError, did_you_mean
@@ -44,9 +46,14 @@ IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("sou
 """Columns of ids in each file."""
 EITHER = {False: ("owner",), True: ("graph",)}
 """The further column of edges: the graph, if nodes are the ends of edges."""
-NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
-MOST = 0.9
-"""In a column with this share of numbers, other texts are probably mistakes."""
+
+
+DISTANCES = {
+    "m", "km", "cm", "mm", "metre", "metres", "meter", "meters", "kilometre", "kilometres", "kilometer", "kilometers",
+    "mile", "miles", "feet", "distance", "distances", "dist", "length", "ms", "second", "seconds", "sec", "minute",
+    "minutes", "hour", "hours", "duration", "latency", "delay",
+}  # fmt: skip
+"""Words in the names of columns that say how far apart two nodes are, which is no weight."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +247,15 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
         if original is None:
             continue
         names.update(original.column_names)
+        if file != MOLECULES:
+            original, index = without_index(original, [*columns, *tasks, *source.ignore])
+            notes += [Problem(path.name, each, severe=False) for each in index]
+            of_ids = [name for name, final in columns.items() if final in ids]
+            original, commas = read_decimal_commas(original, ["id", *of_ids])
+            for column, what in commas.items():
+                at = original.column_names.index(column)
+                original = original.set_column(at, column, original.column(at).cast(pa.float64()))
+                notes.append(Problem(path.name, what, severe=False))
         table = None
         with errors.collected():
             table = _renamed(original, path, source, roles, errors)
@@ -251,8 +267,16 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
             what = f"columns without a role are left out: {join_names(extra)}"
             numbers = [name for name in extra if is_numeric(table.schema.field(name).type)]
             if file == EDGES and numbers and "weight" not in used:
-                what += f" (if it is the edges' weight: --weight {numbers[0]})"
+                near = [name for name in numbers if not words(name) & DISTANCES]
+                what += (
+                    f" (if it is the edges' weight, larger for nearer ends: --weight {near[0]})"
+                    if near
+                    else f" ({_no_weight(numbers[0])}, and --weight)"
+                )
             notes.append(Problem(path.name, what, severe=False))
+        weight = source.columns.get("weight", "weight")
+        if file == EDGES and "weight" in used and words(weight) & DISTANCES:
+            notes.append(Problem(path.name, _no_weight(weight), severe=False))
         tables[file] = table.select(used)
     all_read = len(tables) == sum(path is not None for _, path, _ in sources)
     for column in source.ignore:
@@ -262,6 +286,11 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
     if from_edges:
         tables[NODES], tables[EDGES] = _nodes_of_edges(tables, source)
     return tables, notes
+
+
+def _no_weight(column: str) -> str:
+    """Say why a column of distances is no weight."""
+    return f"'{column}' is named like a distance, but a larger weight means nearer: give 1 / {column} in its place"
 
 
 def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[Any, Any]:
@@ -462,45 +491,22 @@ def _shared_settings(
     file, path = next((file, path) for file, path in _paths(source).items() if path is not None)
     items = _together(tables, file, source)
     settings = label_settings(items, source)
-    notes = _notes_on_texts(path, source.columns.get("label", "label"), items, "label") if "labels" in settings else []
+    label = source.columns.get("label", "label")
+    has_names = "labels" in settings and "label" in items.column_names
+    notes = spelling_notes(path.name, label, items.column("label")) if has_names else []
+    notes += [Problem(path.name, each, severe=False) for each in note_on_numbers(settings, source, items)]
     if source.smiles is not None:
         return settings | {"smiles": {}}, notes
     nodes = _together(tables, NODES, source)
     columns = _columns(nodes, source, _like_ids(own[NODES] for own in tables.values()))
     node_path = _paths(source)[NODES]
     assert node_path is not None
+    parts = {name: own[NODES] for name, own in tables.items()}
+    odd = number_notes(parts, without=RESERVED - {"label"})
+    notes += [Problem(node_path.name, each, severe=False) for each in odd]
     for name in (name for name, declared in columns.items() if declared["kind"] == "category"):
-        notes += _notes_on_texts(node_path, name, nodes, name)
+        notes += spelling_notes(node_path.name, name, nodes.column(name))
     return settings | {"columns": columns}, notes
-
-
-def _notes_on_texts(path: Path, name: str, table: Any, column: str) -> list[Problem]:
-    """Return notes on classes or categories that are probably mistakes.
-
-    Arguments:
-        name: the column's name in the file at this path.
-    """
-    if column not in table.column_names or not is_text(to_plain(table.column(column)).type):
-        return []
-    values = to_texts(table.column(column)).drop_null()
-    odd = _odd_texts(values)
-    notes = [f"column '{name}' is taken for texts: {odd}: correct them if all should be numbers"] if odd else []
-    first: dict[str, str] = {}
-    for text in sorted(pc.unique(values).to_pylist(), key=len):
-        other = first.setdefault(text.strip(), text)
-        if other != text:
-            notes.append(f"column '{name}': '{text}' differs from '{other}' by blanks: make them equal")
-    return [Problem(path.name, each, severe=False) for each in notes]
-
-
-def _odd_texts(values: Any) -> str:
-    """Name the texts that are not numbers in a column where most are; nothing in any other column."""
-    odd = values.filter(pc.invert(pc.match_substring_regex(values, NUMBER)))
-    numbers = len(values) - values.null_count - len(odd)
-    if not len(odd) or numbers < MOST * (numbers + len(odd)):
-        return ""
-    shown = join_names(repr(each) for each in pc.unique(odd).to_pylist())
-    return f"{numbers:,} of {numbers + len(odd):,} values are numbers, but not {shown}"
 
 
 def _level(source: SourceTables) -> str:
@@ -540,6 +546,8 @@ def label_settings(table: Any, source: SourceTables, items: str = "") -> dict[st
         return {"labels": list(source.classes)}
     if source.classes and (values is None or is_numeric(values.type)):
         return {"classes": source.classes}
+    if not table.num_rows:
+        raise _error(f"{items or 'the table of the labels'} has no rows: give a table with at least one")
     if values is None or not len(values):
         raise _error(
             "there is no label: name the column with --label, take the classes from another party with --like, or give "
@@ -561,8 +569,31 @@ def label_settings(table: Any, source: SourceTables, items: str = "") -> dict[st
         numbers = to_floats(values)
         most = np.nanmax(numbers, initial=0)
         _refuse_measured(numbers[~np.isnan(numbers)], source.columns.get("label", "label"), items)
+        different = np.unique(numbers[~np.isnan(numbers)])
+        if _has_gaps(different):
+            return {"labels": [str(int(number)) for number in different]}
         return {"classes": int(min(most, MAX_CLASSES)) + 1}
     raise _error(f"the label column holds values of type {values.type}: it must hold whole numbers or texts")
+
+
+def _has_gaps(different: Any) -> bool:
+    """Whether these numbers, in order, are whole and none is negative, but they are not 0, 1, ... without a gap."""
+    whole = (different >= 0) & (different == np.floor(different))
+    return bool(different.size and whole.all() and different[-1] != different.size - 1)
+
+
+def note_on_numbers(settings: Mapping[str, Any], source: SourceTables, table: Any) -> list[str]:
+    """Return a note if numbers became the names of classes, because they are not 0, 1, ... without a gap."""
+    if "labels" not in settings or not isinstance(source.classes, int):
+        return []
+    kind = to_plain(table.column("label")).type
+    if pa.types.is_boolean(kind) or not is_numeric(kind):
+        return []
+    label, names = source.columns.get("label", "label"), settings["labels"]
+    return [
+        f"label '{label}' has the numbers {join_names(names)}: they are the names of {len(names)} classes (if others "
+        f"exist, give them with --classes, such as --classes {int(names[-1]) + 1} for 0 to {names[-1]})"
+    ]
 
 
 def _refuse_measured(numbers: Any, label: str, items: str) -> None:
@@ -646,8 +677,10 @@ def _kind(name: str, values: Any, like_ids: bool) -> dict[str, Any]:
         )
     different = count_distinct(values)
     if different > MAX_CATEGORIES or looks_like_names(values):
-        if odd := _odd_texts(values):
+        if odd := odd_texts(values):
             raise _error(f"column '{name}': {odd}: correct them, or leave the column out with --ignore {name}")
+        if form := form_of(values):
+            raise _error(f"column '{name}' looks like {form}, or leave the column out with --ignore {name}")
         if like_ids:
             raise _error(
                 f"column '{name}' has a different text in each row, and no column of ids is given: is it the id? "

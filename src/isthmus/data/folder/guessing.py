@@ -29,7 +29,8 @@ from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_li
 from isthmus.data.folder.dates import UNKNOWN, read_dates, text_of
 from isthmus.data.folder.reading import FIRST_ROWS, running_numbers
 from isthmus.data.folder.shared_nodes import DISAGREE
-from isthmus.data.folder.sources import MOST, SourceTable
+from isthmus.data.folder.sources import SourceTable
+from isthmus.data.folder.texts import MOST, form_of
 
 ENDS = {"from", "to", "src", "dst", "source", "target", "sender", "receiver", "payer", "payee", "parent", "origin"}
 """Words in the names of columns that refer to a row, whatever its table is called."""
@@ -259,7 +260,7 @@ def _guess_kind(values: Any, *, is_date: bool) -> tuple[dict[str, Any] | None, s
     if not is_text(values.type):
         return None, f"values of type {values.type}"
     if different > MAX_CATEGORIES or looks_like_names(values):
-        return None, f"{different:,} different texts look like names"
+        return None, f"{different:,} different texts look like {form_of(values) or 'names'}"
     return {"kind": "category"}, f"{different:,} different texts"
 
 

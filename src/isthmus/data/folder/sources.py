@@ -16,18 +16,16 @@ import pyarrow as pa
 from isthmus.data.folder.arrow import blank_to_null, is_text, to_keys, to_plain
 from isthmus.data.folder.columns import count_distinct
 from isthmus.data.folder.table import NULLS, unreadable
+from isthmus.data.folder.texts import MOST, NUMBER
 from isthmus.errors import IsthmusError, missing_extra
 
 FILES = (".csv", ".tsv", ".parquet")
 """Endings of files that hold one table."""
-NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
 WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
 """Whole numbers; "007" is none, because it is another key than "7"."""
 DATES = ("%Y/%m/%d", "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d/%m/%Y", "%d/%m/%Y %H:%M",
          "%m/%d/%Y", "%m/%d/%Y %H:%M")  # fmt: skip
 """Forms of dates that are read besides 2024-06-30 and 2024-06-30 12:00:00; the first one that fits all is taken."""
-MOST = 0.9
-"""In a column with this share of dates, or of numbers, other texts are probably mistakes."""
 SQLITE, DUCKDB = b"SQLite format 3\0", b"DUCK"
 _FLAGS = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
 """DuckDB must not load code from elsewhere."""

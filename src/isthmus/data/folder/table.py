@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,10 @@ HEAD = 1 << 20
 """Bytes of the longest first line of a CSV file."""
 CSV_BYTES = 8
 """Bytes of memory for a byte of a CSV file: a digit and a comma become eight bytes, and copies of them."""
+
+
+INDEX = re.compile(r"__index_level_[0-9]+__")
+"""Names of the columns in which pandas keeps the rows' index in a Parquet file."""
 
 
 class Unreadable(IsthmusError):  # noqa: N818 - names the file, not an event
@@ -143,6 +148,17 @@ def read_table(
     except Exception as error:  # a damaged file can raise almost any error in pyarrow
         raise unreadable(path, error) from error
     return table.select([at for at, name in enumerate(table.column_names) if name not in without])
+
+
+def without_index(table: Any, named: Collection[str] = ()) -> tuple[Any, list[str]]:
+    """Return an Arrow table without the rows' index that pandas wrote, and a note on each column that is left out.
+
+    Arguments:
+        named: columns that the user names.
+    """
+    found = [name for name in table.column_names if INDEX.fullmatch(name) and name not in named]
+    notes = [f"column '{name}' is the rows' index that pandas wrote: left out" for name in found]
+    return (table.drop_columns(found) if found else table), notes
 
 
 def unreadable(path: Path, error: Exception) -> Unreadable:

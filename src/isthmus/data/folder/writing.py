@@ -21,6 +21,7 @@ from isthmus import store, toml
 from isthmus.data import rows
 from isthmus.data.folder.edges import ROWS as EDGE_ROWS
 from isthmus.data.folder.limits import SUGGESTED
+from isthmus.data.folder.problems import join_names
 from isthmus.data.folder.settings import FILE, FORMAT, read_settings
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.party import SPLITS, Party
@@ -103,6 +104,7 @@ def atomic_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
         new = temporary / "new"
         new.mkdir()
         yield new
+        _check_none_lost(folder, new)
         _replace(folder, new, temporary / "old")
     except OSError as error:
         raise IsthmusError(f"cannot write {folder}: {error.strerror or error}; make room or choose another") from error
@@ -121,6 +123,16 @@ def check_free(folder: Path, force: bool) -> None:
         raise IsthmusError(f"{folder} exists: choose another folder, or replace it with {format_option('force', True)}")
     if not folder.is_dir() or not (_is_party_folder(folder) or all(map(_is_party_folder, folder.iterdir()))):
         raise IsthmusError(f"{folder} holds other files than party folders: choose another folder")
+
+
+def _check_none_lost(folder: Path, new: Path) -> None:
+    """Refuse to replace party folders inside a folder that are not among the new ones."""
+    inside = {each.name for each in folder.iterdir() if each.is_dir()} if folder.is_dir() else set()
+    if lost := sorted(inside - {each.name for each in new.iterdir()}):
+        raise IsthmusError(
+            f"{folder} also holds the party folders {join_names(lost)}, which this would delete: delete them yourself, "
+            "or choose another folder"
+        )
 
 
 def _is_party_folder(folder: Path) -> bool:
