@@ -61,6 +61,15 @@ def check_private(study: Any) -> None:
         raise IsthmusError("privacy: whoever knows the study's seed knows its noise: set protect.noise = 'own'")
 
 
+def check_no_search(privacy: Privacy | None, searched: bool) -> None:
+    """Refuse a search under privacy: every setting trains on the same data, and figures of all of them choose one."""
+    if privacy is not None and searched:
+        raise IsthmusError(
+            "privacy: a grid and tuning train on the same data once per setting, and choosing one is a release that no "
+            "account covers: leave them out, and choose settings on public data"
+        )
+
+
 def most_spent(method: Method, privacy: Privacy | None) -> float | None:
     """The most epsilon that a run spends on a unit that noise protects; None without noise."""
     both = (method.most_spent(), None if privacy is None else privacy.epsilon)

@@ -21,6 +21,7 @@ from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR
 from isthmus.result_files import Search, Tried
 from isthmus.study.config import Loaded, Study
+from isthmus.study.private import check_no_search
 from isthmus.study.processes import Processes, Send, count_processes
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher, build_run, hold_folder, run_study
@@ -73,6 +74,7 @@ def tune(
         raise IsthmusError(f"tune: study is {study!r}: give a Study, such as isthmus.Study.of({{...}})")
     if study.grid:
         raise IsthmusError("tune: the study has a grid, which is a search of its own: leave it out, or use isthmus run")
+    check_no_search(study.named_privacy(), searched=True)
     out, first = Path(out), study.load(study.seeds[0])
     study = study.suited(first.task.level)
     methods = study.listed_methods()
