@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -259,3 +260,11 @@ def test_a_search_is_refused_as_it_trains_on_the_same_data_for_every_setting(tmp
     ):
         with pytest.raises(IsthmusError, match="choosing one is a release that no account covers"):
             search()
+
+
+def test_a_delta_that_lets_one_party_show_is_refused():
+    given = subject(FedAvg(rounds=1))
+    module = module_for(given.encoder, given.parties, given.task, 0)
+    for parties, fits in ((99, True), (100, False)):
+        with nullcontext() if fits else pytest.raises(IsthmusError, match="one in the 100 parties"):
+            private_answers(PartyPrivacy(epsilon=1.0, delta=0.01), FedAvg(), module, given.task, parties)

@@ -111,6 +111,11 @@ def private_answers(
         epochs = method.epochs_per_call()
         return PrivateItems(ItemPlan.of(privacy, times, epochs) if times and epochs else None, method.updates)
     assert isinstance(privacy, PartyPrivacy)
+    if privacy.delta * parties >= 1:
+        raise IsthmusError(
+            f"privacy.delta is {privacy.delta:g}, one in the {parties:,} parties or more, which lets a release show "
+            f"one of them whole: set privacy.delta well below {1 / parties:.2g}"
+        )
     return PrivateSums(PartyPlan.of(privacy, max(1, times)), method.updates)
 
 
