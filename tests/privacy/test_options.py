@@ -12,7 +12,9 @@ def test_epsilon_has_no_default():
         PartyPrivacy.read({}, "privacy")
 
 
-@pytest.mark.parametrize("wrong", [{"epsilon": 0}, {"epsilon": 1, "delta": 0}, {"epsilon": 1, "clip": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"epsilon": 0}, {"epsilon": 1, "delta": 0}, {"epsilon": 1, "delta": 0.5}, {"epsilon": 1, "clip": 0}]
+)
 def test_values_without_a_meaning_are_refused(wrong):
     with pytest.raises(IsthmusError, match="give"):
         PartyPrivacy.read(wrong, "privacy")

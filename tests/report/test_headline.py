@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from result_folders import SEEDS, Build, Page, of_another_task, run, summary
 
+from isthmus.report.compare import list_runs
 from isthmus.report.report import write_report
 
 
@@ -71,6 +72,20 @@ def test_the_headline_says_which_round_was_chosen(build: Build) -> None:
         parts["results"]["study"]["task"] = {"name": "graph-clustering"}
 
     assert "test accuracy at the last round;" in Page(write_report([build("un", change=unlabelled)])).text
+
+
+def test_validation_data_choose_the_method_of_the_headline(build: Build) -> None:
+    def preferred(parts: dict[str, Any]) -> None:
+        for line in parts["results"]["summary"]:
+            line["mean"] += 0.1 * (line["method"] == "fedavg" and line["metric"] == "val_accuracy")
+
+    folder = build(change=preferred)
+    text = Page(write_report([folder])).text
+    assert "fedavg reached" in text
+    assert "on test data, which choose nothing, fedsage is best" in text
+    assert "Gain of fedavg" in text
+    assert list_runs(folder.parent)[0]["headline"].startswith("fedavg ")
+    assert "which choose nothing" not in Page(write_report([build("other")])).text
 
 
 def test_means_that_are_equal_are_no_lead(build: Build) -> None:

@@ -132,3 +132,10 @@ def test_parties_of_tables_are_not_written_as_one_table(tmp_path: Path) -> None:
     (party,) = load_folders(tmp_path).parties
     with pytest.raises(IsthmusError, match="party 'north' has types of edges, which no party folder of one table"):
         write_party(tmp_path / "again", party, 2)
+
+
+def test_links_of_dated_rows_are_not_held_out_by_chance(tmp_path: Path) -> None:
+    bank_draft().write(tmp_path / "north")
+    study = Study.of({"data": {"name": "folder", "path": str(tmp_path)}, "task": {"name": "link-prediction"}})
+    with pytest.raises(IsthmusError, match="a prediction would read what happened later"):
+        study.load(0)

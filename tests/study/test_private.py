@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -22,6 +23,7 @@ from isthmus.study.config import Study
 from isthmus.study.loop import Run
 from isthmus.study.private import adapted, private_answers
 from isthmus.study.setup import extended, module_for, task_for
+from isthmus.study.tuning import tune
 from isthmus.testing import CHECKS, Subject, small_parties
 
 LOCAL = {"epochs": 2, "lr": 0.1}
@@ -246,3 +248,23 @@ def test_a_party_refuses_what_the_account_does_not_have():
     assert isinstance(given.run().transport, LocalTransport)
     reply = site.attempt("train", {"weights": dict(site.model.initial)}, ["party-0"])[0]
     assert "does not say among how many parties the noise is shared" in reply.failures["party-0"]
+
+
+def test_a_search_is_refused_as_it_trains_on_the_same_data_for_every_setting(tmp_path):
+    table = {"methods": [{"name": "fedavg"}], "privacy": {"epsilon": 8.0}}
+    grid = {"local.lr": [0.01, 0.1]}
+    for search in (
+        lambda: Study.of({**table, "grid": {"local": {"lr": [0.01, 0.1]}}}),
+        lambda: isthmus.run("fedavg", privacy={"epsilon": 8.0}, grid=grid),
+        lambda: tune(Study.of(table), tmp_path / "tuned", trials=1),
+    ):
+        with pytest.raises(IsthmusError, match="choosing one is a release that no account covers"):
+            search()
+
+
+def test_a_delta_that_lets_one_party_show_is_refused():
+    given = subject(FedAvg(rounds=1))
+    module = module_for(given.encoder, given.parties, given.task, 0)
+    for parties, fits in ((99, True), (100, False)):
+        with nullcontext() if fits else pytest.raises(IsthmusError, match="one in the 100 parties"):
+            private_answers(PartyPrivacy(epsilon=1.0, delta=0.01), FedAvg(), module, given.task, parties)

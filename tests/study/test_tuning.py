@@ -161,6 +161,13 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_trials(tmp_path: Path, mo
         tune(study, tmp_path / "out")
 
 
+def test_no_setting_is_tried_twice_and_a_search_ends_when_all_are_tried(tmp_path: Path) -> None:
+    study = study_of("fedavg", tune={"local": {"lr": [0.001, 0.01, 0.1]}}, seeds=[0])
+    results = tune(study, tmp_path / "out", trials=5)
+    assert sorted(values["local.lr"] for _, values, _ in tried(results)) == [0.001, 0.01, 0.1]
+    assert "fedavg has 3 settings to search, which were all tried" in results.notes
+
+
 def test_trials_side_by_side_are_as_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "Processes", InThisProcess)
     monkeypatch.setattr(tuning, "count_processes", lambda jobs: jobs)

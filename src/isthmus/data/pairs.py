@@ -54,6 +54,12 @@ def hold_out_links(pool: Pool, *, val: float, test: float, seed: int) -> HeldOut
     if whole.level != "node" or (pool.whole is None and whole.ids is None):
         has = "many graphs" if whole.level == "graph" else "nodes without ids"
         raise IsthmusError(f"links are held out of one graph with node ids, but the data have {has}: use other data")
+    if pool.dated:
+        raise IsthmusError(
+            "links are held out by chance, and these rows have dates: a prediction would read what happened later; "
+            "classify edges with labels (isthmus party new --tables ... --as-edges), or leave out the "
+            "tables with dates"
+        )
     if val + test >= 1:
         raise IsthmusError(f"val = {val} and test = {test} leave no link to train on: lower one of them")
     ids = torch.arange(whole.nodes) if whole.ids is None else whole.ids.sort().values

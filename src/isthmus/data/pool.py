@@ -41,6 +41,7 @@ class Pool:
         note: a sentence about the data for the reader of a report.
         labels: names of the classes, or of the tasks, if the data have any.
         encoding: how columns of files became features, as plain values; None if the data come as numbers.
+        dated: rows have moments, so links cannot be held out by chance: those of later rows would be learned from.
     """
 
     whole: Party | None
@@ -52,6 +53,7 @@ class Pool:
     note: str = ""
     labels: tuple[str, ...] = ()
     encoding: Mapping[str, Any] | None = None
+    dated: bool = False
 
     @cached_property
     def party(self) -> Party:

@@ -21,8 +21,9 @@ class Privacy(Registered):
 
     epsilon: float = Field(gt=0, le=1e9)
     """The most that a whole run may spend."""
-    delta: float = Field(1e-5, gt=0, lt=1)
-    """Probability with which that may be exceeded; well below one in the number of units."""
+    delta: float = Field(1e-5, gt=0, le=0.01)
+    """Probability with which that may be exceeded; well below one in the number of units. Noise with a larger one may
+    reveal a unit whole."""
 
 
 class PartyPrivacy(Privacy):

@@ -11,8 +11,8 @@ from typing import Any
 from isthmus import result_files
 from isthmus.errors import IsthmusError, path_of, similar_path
 from isthmus.report import wording
-from isthmus.report.loading import ResultsFile, Score, expected_results, read_results
-from isthmus.tasks.metrics import METRICS, metric_of
+from isthmus.report.loading import ResultsFile, Score, best_first, expected_results, read_results
+from isthmus.tasks.metrics import METRICS
 
 _PARTS = ("data", "partition", "parties", "task", "model", "data_seed")
 """Parts of a study in which runs may differ beside the options of their methods."""
@@ -157,9 +157,6 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _headline(rows: list[dict[str, Any]]) -> str:
     """The method that is best on validation data, with its test metric."""
-    known = [row for row in rows if row["validation"] is not None]
-    if not known:
-        return ", ".join(f"{row['method']} {row['text']}" for row in rows[:1])
-    sign = -1 if metric_of(known[0]["metric"]).smaller_is_better else 1
-    best = max(known, key=lambda row: sign * row["validation"])
-    return f"{best['method']} {best['text']}"
+    known = {row["method"]: row for row in rows}
+    ranked = best_first({name: row["validation"] for name, row in known.items()}, rows[0]["metric"] if rows else "")
+    return ", ".join(f"{name} {known[name]['text']}" for name in [*ranked, *known][:1])

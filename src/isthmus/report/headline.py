@@ -51,7 +51,7 @@ def _subset(setting: Setting) -> str:
 
 def _verdict(findings: Findings, setting: Setting) -> str:
     metric, methods = setting.main_metric, setting.methods
-    ranked = findings.ranked(methods, metric)
+    ranked = findings.chosen(methods, metric)
     if metric is None or not ranked:
         return "<p class=verdict>No metric was recorded.</p>"
     federated = findings.federated(ranked)
@@ -67,16 +67,22 @@ def _verdict(findings: Findings, setting: Setting) -> str:
         f"<b>{names[best]}</b>{remarks[best]} reached <b>{scores[best]}</b> {escape(wording.metric_name(metric))}"
         f"{_when(findings, ranked)}{'; ' if texts else ''}{', '.join(texts)}."
     )
+    tested = findings.ranked(methods, metric)
+    first_tested = next(method for method in tested if method in (best, *others))
+    if abs((findings.mean(first_tested, metric) or 0.0) - (findings.mean(best, metric) or 0.0)) >= _EQUAL:
+        text += (
+            f" Validation data prefer {names[best]}; on test data, which choose nothing, {names[first_tested]} is best."
+        )
     notes = dict.fromkeys(escape(note) for folder in setting.folders for note in folder.results.notes)
-    alone = next(method for method in ranked if method == best or findings.reference(method) == ALONE)
-    shown = [wording.format_number(findings.mean(method, metric), metric) for method in (alone, best)]
+    alone = next(each for each in tested if each == first_tested or findings.reference(each) == ALONE)
+    shown = [wording.format_number(findings.mean(method, metric), metric) for method in (alone, first_tested)]
     if federated and shown[0] != shown[1]:  # no folder may have both
         rising = {
             names[method]: max(run.rounds for run in findings.runs_of(method))
             for method in findings.federated(methods)
             if findings.about[method].select == "validation" and best_was_last(findings.runs_of(method))
         }
-        lead = differences(findings, metric, alone, federated[:1]).get(federated[0])
+        lead = differences(findings, metric, alone, [first_tested]).get(first_tested)
         notes[alone_is_best(names[alone], rising, lead)] = None
     first = "".join(f"<p class=verdict><b>Note:</b> {note}.</p>" for note in notes)
     return (
@@ -105,10 +111,11 @@ def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapp
     one = "One seed: how much of this is luck is not known."
     text = one if seeds == [1] else f"Mean ± standard deviation over {wording.number_range(seeds)} seeds."
     if len(scores) > 1:
-        first, second = (names[method] for method in ranked[:2])
+        pair = findings.ranked(ranked[:2], metric)  # a lead is one on test data
+        first, second = (names[method] for method in pair)
         lead = abs((scores[0].mean or 0.0) - (scores[1].mean or 0.0))
         near = lead <= max(wording.finite(score.std) or 0.0 for score in scores[:2])
-        found = differences(findings, metric, ranked[0], ranked[1:2]).get(ranked[1])
+        found = differences(findings, metric, pair[0], pair[1:]).get(pair[1])
         if lead < _EQUAL:
             text += f" {first} and {second} are equal."
         elif found is not None and found.p is not None:

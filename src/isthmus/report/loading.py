@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -321,10 +321,25 @@ class Findings:
 
     def ranked(self, methods: Iterable[str], metric: str | None) -> list[str]:
         """The methods that have the metric, best mean first."""
-        means = {method: self.mean(method, metric) for method in methods}
-        sign = 1 if self.smaller_is_better(metric) else -1
-        known = {method: sign * mean for method, mean in means.items() if mean is not None}
-        return sorted(known, key=lambda method: known[method])
+        return best_first({method: self.mean(method, metric) for method in methods}, metric or "")
+
+    def chosen(self, methods: Sequence[str], metric: str | None) -> list[str]:
+        """The methods that have a test metric, best on validation data first; test data rank those without any."""
+        ranked = self.ranked(methods, metric)
+        judged = f"val_{(metric or '').removeprefix('test_')}"
+        validated = self.ranked([each for each in methods if each in ranked], judged)
+        return [*validated, *(method for method in ranked if method not in validated)]
+
+
+def best_first(means: Mapping[str, float | None], metric: str) -> list[str]:
+    """The names that have a mean of the metric, the best first; equal ones stay in order.
+
+    >>> best_first({"fedavg": 0.8, "local": None, "fedprox": 0.9}, "val_accuracy")
+    ['fedprox', 'fedavg']
+    """
+    sign = 1 if metric_of(metric).smaller_is_better else -1
+    known = {name: sign * mean for name, mean in means.items() if mean is not None}
+    return sorted(known, key=lambda name: known[name])
 
 
 def read_folders(folders: Iterable[Path | str]) -> Findings:

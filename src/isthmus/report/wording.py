@@ -359,13 +359,17 @@ def describe_privacy(privacy: Mapping[str, Any]) -> str:
 
     >>> describe_privacy({"unit": "one edge", "basic": {"epsilon": 2.0, "delta": 0.0}, "advanced": {"epsilon": 2.0}})
     'noise hides one edge with epsilon = 2: a guess of 50 % becomes 88.1 % at most'
+    >>> describe_privacy({"unit": "one edge", "basic": {"epsilon": 1e5, "delta": 0.0}, "advanced": {"epsilon": 1e5}})
+    'noise hardly hides one edge, with epsilon = 100000: a guess of 50 % becomes nearly 100 % at most'
     """
     basic, advanced = privacy["basic"], privacy["advanced"]
     delta = f", delta = {basic['delta']:.3g}" if basic["delta"] else ""
-    text = f"noise hides {privacy['unit']} with epsilon = {basic['epsilon']:.4g}{delta}"
+    chance = format_chance(privacy)
+    hides = f"hardly hides {privacy['unit']}," if chance == _CERTAIN else f"hides {privacy['unit']}"
+    text = f"noise {hides} with epsilon = {basic['epsilon']:.6g}{delta}"
     if advanced["epsilon"] < basic["epsilon"]:
-        text += f" (by advanced composition epsilon = {advanced['epsilon']:.4g}, delta = {advanced['delta']:.3g})"
-    text += f": a guess of 50 % becomes {format_chance(privacy)} at most"
+        text += f" (by advanced composition epsilon = {advanced['epsilon']:.6g}, delta = {advanced['delta']:.3g})"
+    text += f": a guess of 50 % becomes {chance} at most"
     return "; ".join([text, *map(describe_privacy, privacy.get("others", ()))])
 
 
@@ -374,7 +378,13 @@ def format_chance(privacy: Mapping[str, Any]) -> str:
 
     >>> format_chance({"basic": {"epsilon": 1.0}, "advanced": {"epsilon": 40.0}})
     '73.1 %'
+    >>> format_chance({"basic": {"epsilon": 8.0}, "advanced": {"epsilon": 8.0}})
+    '99.97 %'
     """
     epsilon = min(float(privacy["basic"]["epsilon"]), float(privacy["advanced"]["epsilon"]))
     chance = 100 / (1 + math.exp(-epsilon))
-    return f"{chance:.1f} %" if chance < 99.95 else "nearly 100 %"
+    return f"{chance:.1f} %" if chance < 99.95 else f"{chance:.2f} %" if chance < 99.995 else _CERTAIN
+
+
+_CERTAIN = "nearly 100 %"
+"""A chance so high that noise hides next to nothing."""

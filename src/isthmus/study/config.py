@@ -40,7 +40,7 @@ from isthmus.study.own_models import (
     refuse_given,
     with_model_options,
 )
-from isthmus.study.private import adapted, privacy_of, privacy_table, private_answers
+from isthmus.study.private import adapted, check_no_search, privacy_of, privacy_table, private_answers
 from isthmus.study.protocol import preset_for
 from isthmus.study.settings import Setting, combine, flatten, recorded
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
@@ -177,7 +177,7 @@ class Study(Options):
         study.named_task()
         study.encoder()
         study.protect.protection()
-        study.named_privacy()
+        check_no_search(study.named_privacy(), bool(study.grid))
         check_distinct(study.method_list(), where)
         study.trained_encoders()
         if len(set(study.seeds)) < len(study.seeds):

@@ -61,6 +61,15 @@ def check_private(study: Any) -> None:
         raise IsthmusError("privacy: whoever knows the study's seed knows its noise: set protect.noise = 'own'")
 
 
+def check_no_search(privacy: Privacy | None, searched: bool) -> None:
+    """Refuse a search under privacy: every setting trains on the same data, and figures of all of them choose one."""
+    if privacy is not None and searched:
+        raise IsthmusError(
+            "privacy: a grid and tuning train on the same data once per setting, and choosing one is a release that no "
+            "account covers: leave them out, and choose settings on public data"
+        )
+
+
 def most_spent(method: Method, privacy: Privacy | None) -> float | None:
     """The most epsilon that a run spends on a unit that noise protects; None without noise."""
     both = (method.most_spent(), None if privacy is None else privacy.epsilon)
@@ -102,6 +111,11 @@ def private_answers(
         epochs = method.epochs_per_call()
         return PrivateItems(ItemPlan.of(privacy, times, epochs) if times and epochs else None, method.updates)
     assert isinstance(privacy, PartyPrivacy)
+    if privacy.delta * parties >= 1:
+        raise IsthmusError(
+            f"privacy.delta is {privacy.delta:g}, one in the {parties:,} parties or more, which lets a release show "
+            f"one of them whole: set privacy.delta well below {1 / parties:.2g}"
+        )
     return PrivateSums(PartyPlan.of(privacy, max(1, times)), method.updates)
 
 

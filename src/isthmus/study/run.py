@@ -34,7 +34,7 @@ from isthmus.study.models import describe_model
 from isthmus.study.notes import data_notes, model_notes, protocol_notes
 from isthmus.study.option_hints import missing_option
 from isthmus.study.own_models import OwnModel, code_of, model_table, own_models, with_model_options
-from isthmus.study.private import adapted, privacy_of, privacy_table
+from isthmus.study.private import adapted, check_no_search, privacy_of, privacy_table
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.protocol import preset_for
 from isthmus.study.results import Results, sort_runs
@@ -564,6 +564,7 @@ def run(
     seeds = preset.get("seeds", 1) if seeds is None else seeds
     once = {"seeds": seeds if seed is None else [seed], "device": device, "wire": wire, "task": table}
     hidden = privacy_of({} if privacy is None else privacy, "run: privacy")
+    check_no_search(hidden, bool(grid))
     listed = [adapted(each, hidden) for each in _with_options(methods, options, preset.get("training", {}))]
     check_no_effect(options, grid or {}, {}, "run")
     settings = combine(listed, grid or {})

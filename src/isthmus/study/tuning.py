@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -21,6 +22,7 @@ from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR
 from isthmus.result_files import Search, Tried
 from isthmus.study.config import Loaded, Study
+from isthmus.study.private import check_no_search
 from isthmus.study.processes import Processes, Send, count_processes
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher, build_run, hold_folder, run_study
@@ -35,6 +37,8 @@ JOURNAL, BEST = "trials.journal", "best.toml"
 """Files in the result folder: Optuna's record of all trials, and the study with the best settings."""
 DECADE = 10.0
 """A number without a range is searched from a tenth of its default to ten times that, on a logarithmic scale."""
+MANY = 10**9
+"""More values than any search tries: those of a range of real numbers."""
 WARM_UP = 4
 """No trial is pruned in the first quarter of its rounds."""
 
@@ -73,6 +77,7 @@ def tune(
         raise IsthmusError(f"tune: study is {study!r}: give a Study, such as isthmus.Study.of({{...}})")
     if study.grid:
         raise IsthmusError("tune: the study has a grid, which is a search of its own: leave it out, or use isthmus run")
+    check_no_search(study.named_privacy(), searched=True)
     out, first = Path(out), study.load(study.seeds[0])
     study = study.suited(first.task.level)
     methods = study.listed_methods()
@@ -90,7 +95,7 @@ def tune(
         optuna_studies = _open_journal(out, study, spaces, metric, resume=resume)
         todo = []
         for label, each in optuna_studies.items():
-            todo += [(at, label) for at in range(len(_finished(each)), trials)]
+            todo += [(at, label) for at in range(len(_finished(each)), min(trials, _size(spaces[label])))]
         plain = study.model_dump_json()
         jobs_todo = [TrialJob(plain, study.modules(), label, at, str(out / JOURNAL)) for at, label in sorted(todo)]
         _do(jobs_todo, jobs, lambda job, tried: on_trial(job.method, tried, metric))
@@ -105,6 +110,9 @@ def tune(
             values = [run.metrics[metric] for run in results.runs if run.method == label and metric in run.metrics]
             tried.append(Tried.of_values(label, {}, values))
             results.notes.append(f"{label} ran once, as it has no option that is searched")
+        for label in optuna_studies:
+            if (size := _size(spaces[label])) < trials:
+                results.notes.append(f"{label} has {size:,} settings to search, which were all tried")
         importance = {label: shares for label, own in optuna_studies.items() if (shares := _importance(own))}
         ranked = [replace(each, label=each.of if each.chosen else "") for each in rank(tried, metric)]
         results.search = Search(metric, ranked, importance)
@@ -189,6 +197,25 @@ def _numbers(kind: Any, low: Any, high: Any) -> BaseDistribution:
     return distributions.FloatDistribution(float(low), float(high), log=wide)
 
 
+def _size(space: Mapping[str, Any]) -> int:
+    """How many settings a space has; a range of real numbers has more than any search tries."""
+    return math.prod(map(len, map(_choices, space.values())))
+
+
+def _settings(space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """All settings of a space in order; none if it has a range of real numbers, in which none comes twice."""
+    if all(hasattr(each, "choices") or isinstance(each.low, int) for each in space.values()):
+        for values in itertools.product(*map(_choices, space.values())):
+            yield dict(zip(space, values, strict=True))
+
+
+def _choices(space: Any) -> Sequence[Any]:
+    """The values that an option can have; of real numbers stand-ins, as they cannot be counted."""
+    if hasattr(space, "choices"):
+        return list(dict.fromkeys(space.choices))
+    return range(space.low, space.high + 1) if isinstance(space.low, int) else range(MANY)
+
+
 def _ends(space: Any) -> Sequence[Any]:
     return getattr(space, "choices", None) or (space.low, space.high)
 
@@ -242,7 +269,12 @@ def do_trial(job: TrialJob, send: Send = lambda *details: None) -> Tried:
     own = optuna.load_study(study_name=job.method, storage=_storage(job.journal), sampler=sampler, pruner=pruner)
     if job.at == 0 and (start := _own_values(method, space)):
         own.enqueue_trial(start)
+    known = [each.params for each in own.trials if each.state is not optuna.trial.TrialState.FAIL]
     trial = own.ask(space)
+    if trial.params in known and (fresh := next((each for each in _settings(space) if each not in known), None)):
+        own.tell(trial, state=optuna.trial.TrialState.FAIL)  # a setting that was tried already
+        own.enqueue_trial(fresh)
+        trial = own.ask(space)
     try:
         own.tell(trial, _score(study, with_values(method, trial.params), trial))
     except optuna.TrialPruned:

@@ -33,7 +33,7 @@ def test_every_setting_has_its_own_best_method(build: Build) -> None:
         for run in parts["results"]["runs"]:
             run["metrics"]["test_accuracy"] = due.get(run["method"], 0.4) + 0.01 * run["seed"]
         for line in parts["results"]["summary"]:
-            if line["metric"] == "test_accuracy":
+            if line["metric"] in ("test_accuracy", "val_accuracy"):
                 line["mean"] = due.get(line["method"], 0.4) + 0.01
 
     page = Page(write_report([build("first"), build("other", change=other)]))

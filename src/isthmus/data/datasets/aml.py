@@ -80,7 +80,7 @@ class IbmAml(PublicDataSet):
         until = [float(np.quantile(payments.time, share)) for share in (self.train, self.train + self.val)]
         parties = tuple(self._party(bank, names[bank], payments, *until) for bank in banks)
         note = "Payments that IBM's generator AMLworld made; no real ones."
-        return Pool(None, len(LABELS), parties=parties, note=note, labels=LABELS)
+        return Pool(None, len(LABELS), parties=parties, note=note, labels=LABELS, dated=True)
 
     def _party(self, bank: int, name: str, payments: Payments, train_until: float, val_until: float) -> Party:
         graph = payments.graph(bank, self.history, train_until, val_until)

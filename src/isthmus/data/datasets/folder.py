@@ -12,6 +12,7 @@ from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
 from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, second_totals
 from isthmus.data.folder.loading import accept, build_party, find_folders, note_on_splits
 from isthmus.data.folder.reading import Contents, check_folder, outline
+from isthmus.data.folder.relations import DatabaseSettings, tables_with_moments
 from isthmus.data.ids import read_hashing
 from isthmus.data.pool import Pool, Share
 from isthmus.errors import IsthmusError
@@ -68,7 +69,9 @@ class PartyFolders(PartyData):
         labels = tuple(settings.labels or settings.tasks or ())
         known = Encoding(columns, {name: {**first[name], **second[name]} for name in columns}).to_dict()
         encoding = {**known, "molecules": settings.smiles and settings.smiles.features}
-        return Pool(None, settings.outputs, parties=tuple(parties), note=note, labels=labels, encoding=encoding)
+        dated = isinstance(settings, DatabaseSettings) and bool(tables_with_moments(settings.tables))
+        about: dict[str, Any] = {"note": note, "labels": labels, "encoding": encoding, "dated": dated}
+        return Pool(None, settings.outputs, parties=tuple(parties), **about)
 
 
 def _rows(contents: Sequence[Contents]) -> str:

@@ -89,7 +89,7 @@ class Ledgers(DataSet):
         payments = _payments(town, transfers)
         parties = tuple(self._party(bank, town, payments) for bank in range(self.parties))
         note = "Generated customers, accounts and transfers; no real ones."
-        return Pool(None, len(LABELS), parties=parties, note=note, labels=LABELS)
+        return Pool(None, len(LABELS), parties=parties, note=note, labels=LABELS, dated=True)
 
     def draw(self, seed: int) -> tuple[Town, Transfers]:
         """All customers and accounts, and the transfers by time with the pattern of those that launder."""

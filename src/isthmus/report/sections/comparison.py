@@ -17,7 +17,7 @@ def section(findings: Findings) -> str:
     """
     parts = []
     for setting in findings.settings:
-        ranked = findings.ranked(setting.methods, setting.main_metric)
+        ranked = findings.chosen(setting.methods, setting.main_metric)
         federated = findings.federated(ranked)
         if setting.main_metric and federated and len(ranked) > 1:
             others = [method for method in ranked if method != federated[0]]

@@ -37,7 +37,7 @@ def section(findings: Findings) -> str:
 
 def _row(findings: Findings, method: str, spent: Mapping[str, Any]) -> str:
     releases = "; ".join(map(_release, spent.get("releases", [])))
-    figures = [f"{spent[way][name]:.4g}" for way in ("basic", "advanced") for name in ("epsilon", "delta")]
+    figures = [f"{spent[way][name]:.6g}" for way in ("basic", "advanced") for name in ("epsilon", "delta")]
     figures.append(wording.format_chance(spent))
     cells = "".join(f"<td class=n>{each}</td>" for each in figures)
     return (
