@@ -454,10 +454,14 @@ def started(tmp_path: Path) -> Path:
 def test_resume_of_a_finished_study_is_refused(finished: Path) -> None:
     with pytest.raises(IsthmusError, match="holds a finished study: there is nothing to resume; use force=True"):
         run_study(TWO, finished, resume=True)
+    table = TWO.model_dump()
+    more = Study.of({**table, "methods": [*table["methods"], {"name": "majority"}], "wire": not TWO.wire})
+    with pytest.raises(IsthmusError, match=r"nothing to resume \(this one differs in 'wire', method 'majority'\); use"):
+        run_study(more, finished, resume=True)
 
 
 def test_resume_of_another_study_is_refused(started: Path) -> None:
-    with pytest.raises(IsthmusError, match=r"holds another study, which differs in method '.*': resume it with"):
+    with pytest.raises(IsthmusError, match=r"holds another study, which differs in 'rounds' of method '.*': resume it"):
         run_study(small(training={"rounds": 5}), started, resume=True)
     with pytest.raises(IsthmusError, match=r"holds another study, which differs in 'wire': .* may be added or"):
         run_study(small(wire=True), started, resume=True)

@@ -38,7 +38,7 @@ from isthmus.study.private import adapted, check_no_search, privacy_of, privacy_
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.protocol import preset_for
 from isthmus.study.results import Results, sort_runs
-from isthmus.study.settings import combine, recorded
+from isthmus.study.settings import combine, flatten, recorded
 from isthmus.study.setup import check_labelled, module_for, needs_whole, suited, task_of
 from isthmus.tasks.base import Task
 
@@ -411,9 +411,11 @@ def prepare_folder(
     mark = out / STATE / MARK
     if resume:
         if (out / "results.json").exists() and not mark.exists():
+            found = ", ".join(_differences(_finished_study(out), _as_loaded(resolved), added=True))
             raise IsthmusError(
-                f"{out} holds a finished study: there is nothing to resume; use {format_option('force', True)} to run "
-                "it again, or run more methods or seeds in a folder of their own and compare the two"
+                f"{out} holds a finished study: there is nothing to resume"
+                f"{f' (this one differs in {found})' if found else ''}; use {format_option('force', True)} to run "
+                "it again, or run more methods, seeds or rounds in a folder of their own and compare the two"
             )
         if not mark.exists():
             raise IsthmusError(f"{out} holds no started study: run it without {format_option('resume', True)}")
@@ -463,19 +465,48 @@ def prepare_folder(
 def _check_same(out: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Sequence[str]) -> None:
     """Raise an error if a study differs from the one that was started; of `may_differ`, only in what both have."""
 
-    def entries(study: Mapping[str, Any]) -> dict[str, Any]:
-        methods = {f"method '{each.get('label') or each['name']}'": each for each in study["methods"]}
-        return methods | {f"the code of '{name}'": source for name, source in study.get("code", {}).items()}
-
-    own, others = entries(now), entries(before)
-    differ = [f"'{key}'" for key in {**before, **now} if key not in may_differ and before.get(key) != now.get(key)]
-    differ += [name for name in own if name in others and own[name] != others[name]]
+    differ = _differences(before, now, may_differ)
     if differ:
         more = "; methods and seeds may be added or left out" if may_differ else ""
         raise IsthmusError(
             f"{out} holds another study, which differs in {', '.join(differ)}: resume it with the options it was "
             f"started with{more}"
         )
+
+
+def _differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], but: Sequence[str] = ("methods", "code"), *, added: bool = False
+) -> list[str]:
+    """Name what differs between two studies, an option of a method with its method.
+
+    Arguments:
+        but: parts that are not compared as a whole; of methods and code, only what both have.
+        added: also name the methods that only the second study has.
+    """
+
+    def entries(study: Mapping[str, Any]) -> dict[str, Any]:
+        methods = {f"method '{each.get('label') or each['name']}'": each for each in study.get("methods", [])}
+        return methods | {f"the code of '{name}'": source for name, source in study.get("code", {}).items()}
+
+    own, others = entries(now), entries(before)
+    found = [f"'{key}'" for key in {**before, **now} if key not in but and before.get(key) != now.get(key)]
+    for name, each in own.items():
+        if name not in others:
+            found += [name] if added else []
+        elif not isinstance(each, Mapping):
+            found += [name] if each != others[name] else []
+        else:
+            new, old = flatten(each), flatten(others[name])
+            found += [f"'{path}' of {name}" for path in {**old, **new} if old.get(path) != new.get(path)]
+    return found
+
+
+def _finished_study(out: Path) -> Mapping[str, Any]:
+    """The study of which a folder holds results; nothing if they cannot be read."""
+    try:
+        return dict(store.parse_json(store.read_text(out / result_files.RESULTS))["study"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
 
 
 def _discard_unless_started(out: Path, existed: bool) -> None:
