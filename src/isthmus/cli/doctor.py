@@ -28,7 +28,7 @@ EXTRAS = {
     "molecules": ("MoleculeNet, SMILES, the partition scaffold", ("rdkit",)),
     "similar": ("a faster search for similar nodes", ("faiss-cpu",)),
     "tables": ("isthmus party new --tables", ("duckdb",)),
-    "federation": ("parties on machines of their own", ("nvflare", "cryptography")),
+    "federation": ("parties on machines of their own", ("nvflare", "cryptography", "rbcl")),
     "he": ("encrypted totals (ckks)", ("tenseal",)),
     "privacy": ("the account of sampled noise, privacy.epsilon", ("dp-accounting",)),
     "ray": ("--ray: studies larger than one machine", ("ray",)),

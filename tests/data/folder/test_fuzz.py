@@ -25,6 +25,7 @@ from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.reading import check_folder
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
+from isthmus.data.ids import KeyedHash
 from isthmus.data.party import Party
 from isthmus.data.rows import to_dense
 from isthmus.errors import IsthmusError
@@ -305,7 +306,7 @@ def one_line(error: IsthmusError) -> None:
 def examine(root: Path, key: str | None = None) -> str:
     """Say how a folder ends: without a report, with a report, refused by the study, or with a result."""
     try:
-        _, problems = check_folders(root, None if key is None else Path(key).read_bytes())
+        _, problems = check_folders(root, *(() if key is None else (KeyedHash(Path(key).read_bytes()),)))
     except IsthmusError as error:
         one_line(error)
         with pytest.raises(IsthmusError):

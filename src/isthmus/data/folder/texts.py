@@ -30,14 +30,16 @@ MOST = 0.9
 def read_decimal_commas(table: pa.Table, without: Collection[str] = ()) -> tuple[pa.Table, dict[str, str]]:
     """Return the table with a point in place of decimal commas, and a note by column that had them.
 
-    All texts of the column must be numbers. "1,234" alone may as well mean thousands, so such a column stays as it is.
+    All texts of the column must be numbers. "1,234" alone may as well mean thousands, so such a column stays as it is,
+    and so does one of several of a name.
 
     Arguments:
         without: columns to leave as they are.
     """
     notes = {}
-    for at, name in enumerate(table.column_names):
-        if name in without or not is_text(to_plain(table.column(name)).type):
+    names = table.column_names
+    for at, name in enumerate(names):
+        if name in without or names.count(name) > 1 or not is_text(to_plain(table.column(name)).type):
             continue
         values = to_texts(table.column(name))
         first = _first(values, ",")
