@@ -114,7 +114,7 @@ def test_a_model_of_ones_own_is_used_with_its_file_and_its_options(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("predict", "nowhere", "--data", "banks", "--out", "x.csv"), "nowhere holds no models"),
+        (("predict", "nowhere", "--data", "banks", "--out", "x.csv"), "nowhere does not exist: give a folder"),
         (
             ("embed", "nowhere", "--data", "banks", "--out", "x.txt"),
             "--out is x.txt: give a file that ends in .parquet",

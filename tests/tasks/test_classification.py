@@ -206,7 +206,7 @@ def test_balanced_weights_let_the_classes_that_a_party_has_count_equally():
     ("options", "text"),
     [
         ({"classes": 3, "class_weights": [1.0, 2.0]}, "class_weights has 2 numbers for 3 classes"),
-        ({"classes": 1}, "classes is 1: give at least 2"),
+        ({"classes": 1}, "classes is 1, so there is nothing to tell apart: give labels of two classes"),
         ({"metric": "auc"}, "option 'metric' is 'auc': did you mean 'roc_auc'?"),
         ({"select_by": "rmse"}, "option 'select_by' is 'rmse': known: accuracy"),
     ],

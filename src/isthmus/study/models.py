@@ -487,7 +487,7 @@ def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Pat
         if (folder / "results.json").exists():
             raise IsthmusError(f"{folder} was written before models kept their encoding: run the study again")
         remedy = similar_path(folder) or ": give a folder that isthmus run wrote, or a party's kit"
-        raise IsthmusError(f"{folder} holds no models{remedy}")
+        raise IsthmusError(f"{folder} {'holds no models' if folder.exists() else 'does not exist'}{remedy}")
     return found[choose_run(found, method, seed, f"{folder} holds")]
 
 

@@ -118,7 +118,9 @@ class Classification(Classes):
     @model_validator(mode="after")
     def _one_weight_per_class(self) -> Self:
         if self.classes == 1:
-            raise ValueError("classes is 1: give at least 2, or 0 for those of the labels")
+            raise ValueError(
+                "classes is 1, so there is nothing to tell apart: give labels of two classes, or another task"
+            )
         if isinstance(self.class_weights, list) and self.classes and len(self.class_weights) != self.classes:
             raise ValueError(f"class_weights has {len(self.class_weights)} numbers for {self.classes} classes")
         if self.classes and (why := self._needs_two_classes(self.classes)):
@@ -274,7 +276,10 @@ class Classification(Classes):
     def _check(self, step: Step) -> None:
         if step.output.dim() != 2 or step.output.size(1) != self.classes:
             shape = list(step.output.shape[1:])
-            raise IsthmusError(f"the model gives {shape} outputs per item, the task has {self.classes} classes")
+            raise IsthmusError(
+                f"the model gives {shape} outputs per item, the task has {self.classes} classes: make its last layer "
+                f"{self.classes} wide (the width that an encoder's body is given)"
+            )
 
     def _needs_two_classes(self, classes: int) -> str:
         """Say which option needs two classes, if there are others."""
