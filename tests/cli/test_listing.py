@@ -117,9 +117,8 @@ def test_classes_of_a_file_of_ones_own_are_listed(
     isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    text = (
-        "from isthmus.methods.local import Local\nclass Mine(Local):\n    name = 'own-in-a-list'\n    share: int = 5\n"
-    )
+    text = "from isthmus.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    name = 'own-in-a-list'\n"
+    text += "    share: int = 5\n"
     (tmp_path / "own_in_a_list.py").write_text(text)
     done = isthmus("methods", "own-in-a-list", "--import", "own_in_a_list.py")
     assert (done.code, done.err) == (0, "")
