@@ -180,9 +180,6 @@ class PrivateEdges(Private):
     def noisy(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         return answer
 
-    def account(self, ledger: Ledger) -> Account:
-        return self.plan.account()
-
     def spent(self, times: int) -> Account:
         return self.plan.account()
 

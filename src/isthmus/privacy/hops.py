@@ -22,7 +22,7 @@ from isthmus.privacy.items import STEPS, WITHIN
 from isthmus.privacy.options import EdgePrivacy
 from isthmus.privacy.random_bits import NoiseKey
 from isthmus.privacy.sampling import discrete_gaussian
-from isthmus.privacy.updates import FAR, TAIL
+from isthmus.privacy.updates import FAR, TAIL, noise_on_grid
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class HopPlan:
     @property
     def noise(self) -> GaussianNoise:
         """What a hop costs."""
-        return GaussianNoise(self.multiplier, slack=FAR / (STEPS * self.multiplier**2), tail=TAIL)
+        return noise_on_grid(self.multiplier, STEPS)
 
     def account(self) -> Account:
         """The account of a party that has released its hops."""

@@ -27,7 +27,7 @@ from isthmus.privacy.account import Account, GaussianNoise, gaussian_multiplier
 from isthmus.privacy.options import ItemPrivacy
 from isthmus.privacy.random_bits import Bits
 from isthmus.privacy.sampling import discrete_gaussian
-from isthmus.privacy.updates import FAR, TAIL
+from isthmus.privacy.updates import FAR, TAIL, noise_on_grid
 
 STEPS = 2**30
 """Steps of the grid in the largest norm (L)."""
@@ -74,7 +74,7 @@ class ItemPlan:
     @property
     def noise(self) -> GaussianNoise:
         """What a step costs."""
-        return GaussianNoise(self.multiplier, self.options.rate, FAR / (STEPS * self.multiplier**2), TAIL)
+        return noise_on_grid(self.multiplier, STEPS, self.options.rate)
 
     def account(self, calls: int) -> Account:
         """The account of a party that has trained so often."""

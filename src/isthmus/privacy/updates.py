@@ -77,7 +77,7 @@ class PartyPlan:
     @property
     def noise(self) -> GaussianNoise:
         """What a sum costs."""
-        return GaussianNoise(self.multiplier, slack=FAR / (STEPS * self.multiplier**2), tail=TAIL)
+        return noise_on_grid(self.multiplier, STEPS)
 
     def account(self, times: int) -> Account:
         """The account of a party whose updates are in so many sums."""
@@ -128,6 +128,11 @@ class PartyPlan:
     def share(self, size: int, parties: int, bits: Bits) -> Ints:
         """A party's share of the noise."""
         return discrete_gaussian(self.variance(size, parties), size, bits)
+
+
+def noise_on_grid(multiplier: float, steps: int, sampled: float = 1.0) -> GaussianNoise:
+    """What a release with discrete noise costs whose largest change is so many steps of its grid (L)."""
+    return GaussianNoise(multiplier, sampled, FAR / (steps * multiplier**2), TAIL)
 
 
 def largest_square(size: int) -> int:
