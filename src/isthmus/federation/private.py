@@ -2,7 +2,8 @@
 
 Where all data of a party are protected, it answers the changes of all its real numbers on a grid, with its share of
 the noise (`privacy.updates`), instead of the numbers. Where single training items are, it answers what it trained with
-noise (`methods.per_item`). All else that answers could tell stays with it: counts of evaluations, weights of means.
+noise (`methods.per_item`). Where edges or nodes are, it first makes noisy sums over neighbours (`privacy.hops`). All
+else that answers could tell stays with it: counts of evaluations, weights of means.
 """
 
 from __future__ import annotations
@@ -154,34 +155,33 @@ class PrivateEdges(Private):
     def prepared(
         self, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
     ) -> tuple[Sequence[Party], nn.Module]:
-        reader = aggregations(module)[0]
-        return [self._without_edges(party, reader, noise) for party in parties], reading_hops(module)
-
-    def _without_edges(self, party: Party, reader: Aggregated, noise: NoiseKey) -> Party:
-        """The party with hops beside its features, and without edges, border and features that follow from edges."""
-        if party.schema is not None:
-            raise IsthmusError(f"privacy: party '{party.name}' has a typed graph, whose edges no sums with noise read")
-        hops = itertools.count(1)
-
-        def total(h: Tensor, edges: Tensor) -> Tensor:
-            return self.plan.total(h, edges, noise, party.name, next(hops))
-
-        graph = copy(party.graph)
-        for name in PER_EDGE:
-            if graph.get(name) is not None:
-                del graph[name]
-        x = rows.to_dense(graph.x)
-        if party.structural is not None:
-            x = rows.zero_columns(x, party.structural)
-        graph.x = reader.aggregate(x.double(), graph.edge_index, total).to(x.dtype)
-        graph.edge_index, graph.num_nodes = graph.edge_index.new_empty(2, 0), party.nodes
-        return replace(party.with_graph(graph), structural=None)
+        return with_sums(self.plan, parties, module, noise)
 
     def noisy(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         return answer
 
     def spent(self, times: int) -> Account:
         return self.plan.account()
+
+
+@dataclass(frozen=True)
+class PrivateNodes(PrivateItems):
+    """Training hides items that are rows of noisy sums over neighbours.
+
+    Arguments:
+        hops: the noise of these sums.
+    """
+
+    hops: HopPlan
+
+    def prepared(
+        self, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
+    ) -> tuple[Sequence[Party], nn.Module]:
+        return (parties, module) if self.plan is None else with_sums(self.hops, parties, module, noise)
+
+    def spent(self, times: int) -> Account:
+        found = super().spent(times)
+        return Account([*self.hops.account().releases, *found.releases]) if found.releases else found
 
 
 @dataclass(frozen=True)
@@ -264,6 +264,41 @@ class PrivateSums(Private):
 
     def spent(self, times: int) -> Account:
         return self.plan.account(times)
+
+
+def with_sums(
+    plan: HopPlan, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
+) -> tuple[Sequence[Party], nn.Module]:
+    """The parties with noisy sums over neighbours in place of edges, and the model that reads them."""
+    reader = aggregations(module)[0]
+    return [_without_edges(party, plan, reader, noise) for party in parties], reading_hops(module)
+
+
+def _without_edges(party: Party, plan: HopPlan, reader: Aggregated, noise: NoiseKey) -> Party:
+    """The party with hops beside its features, and without edges, border and features that follow from edges."""
+    if party.schema is not None:
+        raise IsthmusError(f"privacy: party '{party.name}' has a typed graph, whose edges no sums with noise read")
+    hops = itertools.count(1)
+
+    def total(h: Tensor, edges: Tensor) -> Tensor:
+        most = getattr(plan.options, "neighbours", edges.size(1))
+        if bool((torch.bincount(edges[0]) > most).any()):
+            raise IsthmusError(
+                f"privacy: party '{party.name}' has a node with edges to more than {most} others: set "
+                "privacy.neighbours to the most that a node can have"
+            )
+        return plan.total(h, edges, noise, party.name, next(hops))
+
+    graph = copy(party.graph)
+    for name in PER_EDGE:
+        if graph.get(name) is not None:
+            del graph[name]
+    x = rows.to_dense(graph.x)
+    if party.structural is not None:
+        x = rows.zero_columns(x, party.structural)
+    graph.x = reader.aggregate(x.double(), graph.edge_index, total).to(x.dtype)
+    graph.edge_index, graph.num_nodes = graph.edge_index.new_empty(2, 0), party.nodes
+    return replace(party.with_graph(graph), structural=None)
 
 
 def _change(path: str, value: Any, before: Any) -> Tensor:

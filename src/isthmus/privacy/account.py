@@ -1,7 +1,8 @@
 """One account per study: what was released of each protected unit, by which noise, and what that costs together.
 
 A unit is what two data sets differ in that must look alike: a `party` (all that it holds), an `item` (a training item),
-an `edge` (of a party's graph). Every release is entered with its unit; releases about different units do not add up.
+an `edge` or a `node` (of a party's graph). Every release is entered with its unit; releases about different units do
+not add up.
 
 Releases under (epsilon, delta) compose by the bounds in `accounting`. Gaussian noise composes exactly: releases with
 the multipliers z_i cost as much as one with 1 / sqrt(sum 1 / z_i^2) (Balle and Wang 2018, theorem 8, gives its
@@ -12,7 +13,7 @@ epsilon). Where noise is amplified by sampling, or both kinds meet, privacy loss
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -27,6 +28,7 @@ UNITS = {
     "party": "all data of one party",
     "item": "one training item of a party",
     "edge": "one edge of a party's graph",
+    "node": "one node of a party's graph with its edges",
 }
 """Units, and what two data sets differ in that must look alike."""
 DELTA = 1e-5
@@ -168,7 +170,13 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def gaussian_multiplier(
-    epsilon: float, delta: float, times: int, slack_of: float = 0.0, tail: float = 0.0, sampled: float = 1.0
+    epsilon: float,
+    delta: float,
+    times: int,
+    slack_of: float = 0.0,
+    tail: float = 0.0,
+    sampled: float = 1.0,
+    beside: Sequence[Release] = (),
 ) -> float:
     """The least multiplier with which so many releases keep within an epsilon at a delta.
 
@@ -176,16 +184,17 @@ def gaussian_multiplier(
         slack_of: the slack of a release is this over the multiplier's square.
         tail: of a release.
         sampled: of a release. Less than 1, the multiplier is the least but for a thousandth, and at least `SMALLEST`.
+        beside: other releases that the epsilon pays, too; it must exceed what they cost.
     """
 
     exact, interval = sampled >= 1, COARSE
 
     def spent(multiplier: float) -> float:
         noise = GaussianNoise(multiplier, sampled, slack_of / multiplier**2, tail)
-        return _epsilon([Release("", "party", noise, times)], delta, interval)
+        return _epsilon([*beside, Release("", "party", noise, times)], delta, interval)
 
     # without sampling it is more
-    high = 1.0 if exact else max(SMALLEST, gaussian_multiplier(epsilon, delta, times, slack_of, tail))
+    high = 1.0 if exact else max(SMALLEST, gaussian_multiplier(epsilon, delta, times, slack_of, tail, beside=beside))
     while spent(high) > epsilon:
         high *= 2
     low = high

@@ -1,16 +1,24 @@
-"""Sums over neighbours with noise: aggregation perturbation (GAP, Sajadmanesh et al. 2023), for secret edges.
+"""Sums over neighbours with noise: aggregation perturbation (GAP, Sajadmanesh et al. 2023), for secret edges or nodes.
 
 Sum:  x_j <- trunc(h_j L)                      |h_j| <= 1, so |x_j| <= L in whole numbers
-      s_i <- sum_{j -> i} x_j + N_Z(0, (z D)^2),  D = sqrt(2) L
+      s_i <- sum_{j -> i} x_j + N_Z(0, (z D)^2),  D = sqrt(k) L
 
-An edge between two nodes, in both directions, adds x_j to one row and x_i to another: it changes a sum by D at most. A
-hop reads of the graph only what the hop before released, and the edges. So a hop costs as much as Gaussian noise with
+An edge between two nodes, in both directions, adds x_j to one row and x_i to another: k = 2. A node adds x_j to the
+rows of its neighbours, k at most, whatever x_j is. Its own row may be any: nothing else reads it but the next hop, as
+x_j, and training, which hides the whole item (`privacy.items`).
+
+A hop reads of the graph only what the hop before released, and the edges. So a hop costs as much as Gaussian noise with
 the multiplier z, and all that is computed from the hops costs nothing more. `privacy.updates` says how far the loss of
 discrete noise is from that of continuous noise.
+
+Dropping edges of nodes with more than k neighbours would not do: without one of them a neighbour of it would keep
+another edge in its place, and a node may have any number of such neighbours. So k is a promise, and data that break it
+are refused.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -19,7 +27,7 @@ from torch import Tensor
 
 from isthmus.privacy.account import Account, GaussianNoise, gaussian_multiplier
 from isthmus.privacy.items import STEPS, WITHIN
-from isthmus.privacy.options import EdgePrivacy
+from isthmus.privacy.options import EdgePrivacy, NodePrivacy
 from isthmus.privacy.random_bits import NoiseKey
 from isthmus.privacy.sampling import discrete_gaussian
 from isthmus.privacy.updates import FAR, TAIL, noise_on_grid
@@ -35,18 +43,19 @@ class HopPlan:
         multiplier: the noise of a hop, as a multiple of the largest change (z).
     """
 
-    options: EdgePrivacy
+    options: EdgePrivacy | NodePrivacy
     hops: int
     multiplier: float
 
     @classmethod
-    def of(cls, options: EdgePrivacy, hops: int) -> HopPlan:
-        """The plan with the least noise.
+    def of(cls, options: EdgePrivacy | NodePrivacy, hops: int) -> HopPlan:
+        """The plan with the least noise that the sums' share of the budget allows.
 
         >>> round(HopPlan.of(EdgePrivacy(epsilon=8.0), 2).multiplier, 2)
         0.85
         """
-        return cls(options, hops, gaussian_multiplier(options.epsilon, options.delta, hops, FAR / STEPS, TAIL))
+        whole = gaussian_multiplier(options.epsilon, options.delta, hops, FAR / STEPS, TAIL)
+        return cls(options, hops, whole / math.sqrt(options.share) if isinstance(options, NodePrivacy) else whole)
 
     @property
     def noise(self) -> GaussianNoise:
@@ -56,7 +65,7 @@ class HopPlan:
     def account(self) -> Account:
         """The account of a party that has released its hops."""
         account = Account()
-        account.add("edge", self.noise, self.hops, "sums over neighbours")
+        account.add(self.options.name, self.noise, self.hops, "sums over neighbours")
         return account
 
     def total(self, h: Tensor, edge_index: Tensor, noise: NoiseKey, *purpose: object) -> Tensor:
@@ -64,13 +73,13 @@ class HopPlan:
 
         Arguments:
             h: rows whose length is 1 at most, in double precision.
-            edge_index: each edge once in each direction, no loops.
+            edge_index: each edge once in each direction, no loops; where a node is the unit, k from each at most.
             noise: what the party draws from.
         """
         whole = (h * (STEPS * WITHIN)).trunc().long()
         sums = torch.zeros_like(whole).index_add_(0, edge_index[1], whole[edge_index[0]]).numpy()
         if not noise.repeatable:  # whatever was summed before, no other sum gets this noise
             purpose = *purpose, repr(self), sums.tobytes().hex()
-        variance = 2 * (Fraction(self.multiplier) * STEPS) ** 2
+        variance = self.options.changes * (Fraction(self.multiplier) * STEPS) ** 2
         drawn = discrete_gaussian(variance, sums.size, noise.bits("hops", *purpose)).reshape(sums.shape)
         return torch.from_numpy((sums + drawn) / STEPS)

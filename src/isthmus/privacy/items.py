@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data.matrices import Bools, Ints
-from isthmus.privacy.account import Account, GaussianNoise, gaussian_multiplier
+from isthmus.privacy.account import Account, GaussianNoise, Release, gaussian_multiplier
 from isthmus.privacy.options import ItemPrivacy
 from isthmus.privacy.random_bits import Bits
 from isthmus.privacy.sampling import discrete_gaussian
@@ -52,14 +52,18 @@ class ItemPlan:
     multiplier: float
 
     @classmethod
-    def of(cls, options: ItemPrivacy, calls: int, epochs: int) -> ItemPlan:
+    def of(cls, options: ItemPrivacy, calls: int, epochs: int, beside: Account | None = None) -> ItemPlan:
         """The plan with the least noise.
+
+        Arguments:
+            beside: what else the epsilon pays.
 
         >>> round(ItemPlan.of(ItemPrivacy(epsilon=8.0), 10, 5).multiplier, 2)
         4.24
         """
         times = calls * epochs * _steps(options.rate)
-        return cls(options, calls, epochs, _multiplier(options.epsilon, options.delta, times, options.rate))
+        more = () if beside is None else tuple(beside.releases)
+        return cls(options, calls, epochs, _multiplier(options.epsilon, options.delta, times, options.rate, more))
 
     @property
     def steps(self) -> int:
@@ -79,7 +83,7 @@ class ItemPlan:
     def account(self, calls: int) -> Account:
         """The account of a party that has trained so often."""
         account = Account()
-        account.add("item", self.noise, calls * self.epochs * self.steps, "sums of gradients")
+        account.add(self.options.name, self.noise, calls * self.epochs * self.steps, "sums of gradients")
         return account
 
     def sample(self, count: int, bits: Bits) -> Bools:
@@ -119,5 +123,5 @@ def _steps(rate: float) -> int:
 
 
 @lru_cache(maxsize=64)
-def _multiplier(epsilon: float, delta: float, times: int, rate: float) -> float:
-    return gaussian_multiplier(epsilon, delta, times, FAR / STEPS, TAIL, sampled=rate)
+def _multiplier(epsilon: float, delta: float, times: int, rate: float, beside: tuple[Release, ...]) -> float:
+    return gaussian_multiplier(epsilon, delta, times, FAR / STEPS, TAIL, rate, beside)

@@ -57,3 +57,25 @@ class EdgePrivacy(Privacy):
 
     name: ClassVar[str] = "edge"
     hides_items: ClassVar[bool] = False
+
+    @property
+    def changes(self) -> int:
+        """How many rows of a sum over neighbours a unit is in: an edge adds each of its ends to the other's."""
+        return 2
+
+
+class NodePrivacy(ItemPrivacy):
+    """One node of a party's graph, with its features, its label and all its edges: what is released looks alike with it
+    and with an empty node in its place (GAP, Sajadmanesh et al. 2023, with DP-SGD behind its sums)."""
+
+    name: ClassVar[str] = "node"
+
+    neighbours: int = Field(ge=1, le=1 << 20)
+    """The most nodes of a party that one of them may have an edge to. It must be known without these data: dropping
+    edges of larger nodes would change with each node, so data with larger nodes are refused."""
+    share: float = Field(0.5, gt=0, lt=1)
+    """What of the budget the sums over neighbours get, in terms of 1 / noise^2; training gets the rest."""
+
+    @property
+    def changes(self) -> int:
+        return self.neighbours

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from isthmus.errors import IsthmusError, format_option
 from isthmus.federation.actions import Binding
-from isthmus.federation.private import Private, PrivateEdges, PrivateItems, PrivateSums
+from isthmus.federation.private import Private, PrivateEdges, PrivateItems, PrivateNodes, PrivateSums
 from isthmus.federation.robust import Mean
 from isthmus.methods.base import EVALUATING, Method
 from isthmus.methods.training import LocalTraining
@@ -18,9 +18,10 @@ from isthmus.nn.aggregation import aggregations, only_aggregation
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.per_party import reach_of
 from isthmus.nn.weights import batch_norm_weights
+from isthmus.privacy.account import Account
 from isthmus.privacy.hops import HopPlan
 from isthmus.privacy.items import ItemPlan
-from isthmus.privacy.options import EdgePrivacy, ItemPrivacy, PartyPrivacy, Privacy
+from isthmus.privacy.options import EdgePrivacy, ItemPrivacy, NodePrivacy, PartyPrivacy, Privacy
 from isthmus.privacy.updates import PartyPlan
 from isthmus.tasks.base import Task
 
@@ -100,23 +101,48 @@ def private_answers(
     """
     if privacy is None:
         return None
-    find = {ItemPrivacy: _beside_items, EdgePrivacy: _beside_hops}.get(type(privacy), _beside_updates)
-    if release := next(itertools.chain(_beside_all(method, task, parties), find(method, module, task)), ""):
+    unit = _UNITS[type(privacy)]
+    if release := next(itertools.chain(_beside_all(method, task, parties), unit.problems(method, module, task)), ""):
         raise IsthmusError(f"method '{method.name}' with privacy.unit = '{privacy.name}': {release}")
-    if isinstance(privacy, EdgePrivacy):
-        return PrivateEdges(HopPlan.of(privacy, aggregations(module)[0].depth))
-    planned = method.calls(module)
-    times = sum(planned.get(name, 0) for name in method.updates)
-    if isinstance(privacy, ItemPrivacy):
-        epochs = method.epochs_per_call()
-        return PrivateItems(ItemPlan.of(privacy, times, epochs) if times and epochs else None, method.updates)
-    assert isinstance(privacy, PartyPrivacy)
+    return unit.answers(privacy, method, module, parties)
+
+
+def _sums(privacy: Any, method: Method, module: nn.Module, parties: int) -> PrivateSums:
     if privacy.delta * parties >= 1:
         raise IsthmusError(
             f"privacy.delta is {privacy.delta:g}, one in the {parties:,} parties or more, which lets a release show "
             f"one of them whole: set privacy.delta well below {1 / parties:.2g}"
         )
-    return PrivateSums(PartyPlan.of(privacy, max(1, times)), method.updates)
+    return PrivateSums(PartyPlan.of(privacy, max(1, _times(method, module))), method.updates)
+
+
+def _items(privacy: Any, method: Method, module: nn.Module, parties: int) -> PrivateItems:
+    return PrivateItems(_trainings(privacy, method, module), method.updates)
+
+
+def _edges(privacy: Any, method: Method, module: nn.Module, parties: int) -> PrivateEdges:
+    return PrivateEdges(HopPlan.of(privacy, aggregations(module)[0].depth))
+
+
+def _nodes(privacy: Any, method: Method, module: nn.Module, parties: int) -> Private:
+    if (reader := only_aggregation(aggregations(module))) is None:  # a method that releases nothing has any model
+        return _items(privacy, method, module, parties)
+    hops = HopPlan.of(privacy, reader.depth)
+    return PrivateNodes(_trainings(privacy, method, module, hops.account()), method.updates, hops)
+
+
+def _times(method: Method, module: nn.Module) -> int:
+    """How often a party answers with an update."""
+    planned = method.calls(module)
+    return sum(planned.get(name, 0) for name in method.updates)
+
+
+def _trainings(
+    privacy: ItemPrivacy, method: Method, module: nn.Module, beside: Account | None = None
+) -> ItemPlan | None:
+    """The noise of training, beside what was released before; none where nothing leaves."""
+    times, epochs = _times(method, module), method.epochs_per_call()
+    return ItemPlan.of(privacy, times, epochs, beside) if times and epochs else None
 
 
 def _beside_all(method: Method, task: Task, parties: int) -> Iterator[str]:
@@ -136,8 +162,12 @@ def _beside_updates(method: Method, module: nn.Module, task: Task) -> Iterator[s
             yield _uncovered(name, binding)
 
 
-def _beside_items(method: Method, module: nn.Module, task: Task) -> Iterator[str]:
-    """What the method releases, or reads, that noise on the gradients of single items does not cover."""
+def _beside_items(method: Method, module: nn.Module, task: Task, *, sums: bool = False) -> Iterator[str]:
+    """What the method releases, or reads, that noise on the gradients of single items does not cover.
+
+    Arguments:
+        sums: a node has noisy sums over its neighbours beside its features.
+    """
     released = dict(_releases(method, module))
     if not released:
         return
@@ -148,7 +178,9 @@ def _beside_items(method: Method, module: nn.Module, task: Task) -> Iterator[str
         yield "it does not say that its parties only train on the loss of items (only_trains): use one that does"
     if task.level not in ("graph", "node"):
         yield f"an item is a graph or a node, and this task is on {task.level}s: use privacy.unit = 'party'"
-    if task.level == "node" and reach_of(module) != 0:
+    if sums and task.level != "node":
+        yield f"this task is on {task.level}s: use privacy.unit = 'item'"
+    if task.level == "node" and not sums and reach_of(module) != 0:
         readers = ", ".join(name for name, kind in Encoder.known().items() if not kind.reads_edges)
         yield f"an item is a node without its edges, and this model reads edges: use one that does not ({readers})"
     if batch_norm_weights(module):
@@ -167,6 +199,17 @@ def _beside_hops(method: Method, module: nn.Module, task: Task) -> Iterator[str]
         yield "it adds noise to edges itself: leave out [privacy]"
     if task.level not in ("graph", "node"):
         yield f"this task is on {task.level}s, which are edges themselves: use privacy.unit = 'party'"
+    yield from _beside_sums(module)
+
+
+def _beside_nodes(method: Method, module: nn.Module, task: Task) -> Iterator[str]:
+    """What the method, or its model, tells of a node that noise on sums and gradients does not cover."""
+    yield from _beside_items(method, module, task, sums=True)
+    if dict(_releases(method, module)):
+        yield from _beside_sums(module)
+
+
+def _beside_sums(module: nn.Module) -> Iterator[str]:
     if only_aggregation(aggregations(module)) is None:
         yield "only sums over neighbours have noise, and this model reads edges otherwise: use the encoder gap"
 
@@ -187,3 +230,23 @@ def _eyes(binding: Binding) -> str:
     if "exchange" in binding.verbs:
         return "to other parties"
     return "to the server" if binding.to == "server" else "to the parties"
+
+
+class _Unit(NamedTuple):
+    """What a unit of privacy asks of a run.
+
+    Attributes:
+        problems: what its noise does not cover.
+        answers: how parties answer.
+    """
+
+    problems: Callable[[Method, nn.Module, Task], Iterator[str]]
+    answers: Callable[[Any, Method, nn.Module, int], Private]
+
+
+_UNITS: Mapping[type[Privacy], _Unit] = {
+    PartyPrivacy: _Unit(_beside_updates, _sums),
+    ItemPrivacy: _Unit(_beside_items, _items),
+    EdgePrivacy: _Unit(_beside_hops, _edges),
+    NodePrivacy: _Unit(_beside_nodes, _nodes),
+}
