@@ -135,7 +135,7 @@ REFUSED = [
     ("fedproto", "node", "gap", "no noise covers what"),
     ("fedavg", "node", "gcn", "this model reads edges otherwise: use the encoder gap"),
     ("fedavg", "graph", "gap", "this task is on graphs: use privacy.unit = 'item'"),
-    ("fedcog", "node", "gap", "no noise covers what"),
+    ("fedgcn", "node", "gap", "no noise covers what"),
 ]
 
 
