@@ -102,9 +102,11 @@ def test_another_process_finds_only_what_a_module_names() -> None:
 
 
 def test_an_error_carries_its_place_to_another_process() -> None:
+    def fail() -> float:
+        return 1 / 0
+
     with pytest.raises(ZeroDivisionError) as raised:
-        number = 1 / 0
-        assert number
+        fail()
     place = own_code.where_raised(raised.value)
     assert place.startswith("test_own_code.py:")
     own_code.keep_place(raised.value)
