@@ -382,6 +382,22 @@ def test_a_second_party_shares_labels_and_columns(tmp_path, source):
     assert [line for found in problems.values() for line in lines(found)] == []
 
 
+def test_party_like_another_may_lack_the_labels(tmp_path, source):
+    create(tmp_path / "north", source(accounts(), transfers()))
+    nodes = {name: values for name, values in accounts().items() if name != "risk"}
+    contents, problems = create(tmp_path / "south", source(nodes, transfers(), like=tmp_path / "north"))
+    assert contents.y.tolist() == [-1] * COUNT
+    assert "there is no column 'label': a trained model can predict this" in problems[0]
+    misnamed = source(nodes | {"risks": ["low"] * COUNT}, transfers(), like=tmp_path / "north")
+    with pytest.raises(IsthmusError, match="no column 'risk': did you mean 'risks'"):
+        create_folder(tmp_path / "other", misnamed)
+
+
+def test_labels_of_one_class_are_noted(tmp_path, source):
+    _, problems = create(tmp_path / "north", source(accounts(risk=["low"] * COUNT), transfers()))
+    assert "note: nodes.parquet: all labels are 'low': with one class there is nothing to tell apart" in problems
+
+
 def test_like_takes_declared_settings(tmp_path, source):
     columns = {
         "balance": {"kind": "number", "scale": "none"},
