@@ -163,8 +163,9 @@ class TrainedModel:
         return torch.cat([self._embeddings(each.party) for each in self._read(data, key)])
 
     def predict(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:
-        """A table with a row for every item: party, id (of an edge: source and target), prediction and scores, and where
-        the data have them, label and split.
+        """A table with a row for every item: party, id (of an edge: source and target), prediction and scores.
+
+        Where the data have them, also label and split.
 
         Arguments:
             data: a party folder or a folder of them, the name of a data set, a `Party` or several.

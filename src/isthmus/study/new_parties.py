@@ -28,8 +28,8 @@ class NewParty:
     """A party and the columns of a table that name its items: `id`, and of edges `source` and `target`.
 
     They are as in its files, else its own ids, else positions from 0. `notes` are about values that did not occur in
-    training. `labels` are the names of its classes or tasks, and `has_splits` says whether its splits are given; those of
-    a named data set depend on the study's options.
+    training. `labels` are the names of its classes or tasks. `has_splits` says whether its splits are given: those of a
+    named data set depend on the study's options.
     """
 
     party: Party
