@@ -213,7 +213,10 @@ def test_other_columns_of_edges_are_left_out_with_a_note(tmp_path, source):
     )
     assert len(problems) == 1
     assert problems[0].startswith("note: edges.")
-    assert problems[0].endswith("columns without a role are left out: when, memo")  # there is a weight already
+    assert problems[0].endswith(  # there is a weight already
+        "columns without a role are left out: when, memo; as features of edges they are read from --tables with "
+        "--as-edges TABLE in place of --edges"
+    )
     assert parquet.read_schema(tmp_path / "north" / EDGES).names == ["source", "target", "weight", "owner"]
 
 

@@ -274,7 +274,7 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
                     if near
                     else f" ({_no_weight(numbers[0])}, and --weight)"
                 )
-            if file == EDGES and source.graphs is None:
+            elif file == EDGES and source.graphs is None:
                 what += "; as features of edges they are read from --tables with --as-edges TABLE in place of --edges"
             notes.append(Problem(path.name, what, severe=False))
         weight = source.columns.get("weight", "weight")
