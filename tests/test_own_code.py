@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import logging
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,20 @@ def test_another_process_finds_only_what_a_module_names() -> None:
     assert not own_code.can_be_found(inner)
     assert not own_code.can_be_found(lambda: None)
     assert not own_code.can_be_found(GraphSAGE(3, 4, 1))
+
+
+def test_an_error_carries_its_place_to_another_process() -> None:
+    def fail() -> float:
+        return 1 / 0
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        fail()
+    place = own_code.where_raised(raised.value)
+    assert place.startswith("test_own_code.py:")
+    own_code.keep_place(raised.value)
+    arrived = pickle.loads(pickle.dumps(raised.value))
+    assert arrived.__traceback__ is None
+    assert own_code.where_raised(arrived) == place
 
 
 def test_the_source_hash_is_that_of_the_file(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ from isthmus.errors import IsthmusError
 
 log = logging.getLogger(__name__)
 
+_PLACE = "_isthmus_place"
+"""The attribute in which an error carries its place from one process to another."""
+
 imported: set[str] = set()
 """The modules that `import_files` has imported: code that the user named, which may run."""
 
@@ -79,13 +82,18 @@ def where_raised(error: BaseException) -> str:
     Code of a notebook or an interpreter has no file: its cell's name stands for it.
     """
     folders = {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), str(Path(__file__).parent)}
-    place, at = "", error.__traceback__
+    place, at = vars(error).get(_PLACE, ""), error.__traceback__
     while at is not None:
         file = at.tb_frame.f_code.co_filename
         if not file.startswith("<frozen") and not any(Path(file).is_relative_to(folder) for folder in folders):
             place = f"{Path(file).name}:{at.tb_lineno}"
         at = at.tb_next
     return place
+
+
+def keep_place(error: BaseException) -> None:
+    """Note in an error where it was raised, for `where_raised` in another process, which gets no traceback."""
+    vars(error)[_PLACE] = where_raised(error)
 
 
 def source_hash(thing: Any) -> str:

@@ -107,6 +107,7 @@ def test_a_wrong_call_is_one_line(folder: Path, isthmus: Isthmus) -> None:
     file = own(folder, "Wrong", "wrong")
     for arguments, why in (
         (DATA[:2], "no table compares methods in protocol 'openfgl' with these data, parties and partition"),
+        (("--data", f"{folder}/"), "the leaderboard has no rows of party folders"),
         ((*DATA, "--protocol", "fed-pubb"), "did you mean 'fed-pub'?"),
         ((*DATA, "--set", "local.lr=0.1"), "--set local.lr: the trials choose it: add --untuned"),
         ((*DATA, "--set", "strenth=0.1"), "did you mean 'strength'?"),

@@ -33,7 +33,7 @@ def test_a_trained_model_is_used_on_a_new_party(isthmus: Isthmus, folders: Path)
     out = works("predict", run, "--data", new, "--method", "fedavg", "--out", str(folders / "found.csv"))
     assert out == f"8 rows in {folders / 'found.csv'}\n"
     table = csv.read_csv(folders / "found.csv").to_pydict()
-    assert list(table) == ["party", "id", "prediction", "score.low", "score.high"]
+    assert list(table) == ["party", "id", "prediction", "score.low", "score.high", "label", "split"]
     assert table["id"] == [f"id-{at}" for at in range(8)]
     works("embed", run, "--data", new, "--method", "local", "--party", "north", "--out", str(folders / "z.parquet"))
     assert parquet.read_table(folders / "z.parquet").column_names == ["party", "id", "embedding"]

@@ -160,6 +160,23 @@ def test_a_cohort_that_fails_whole_raises_what_happened() -> None:
         site_of(script).answer("say", {}, NAMES)
 
 
+def test_one_error_of_several_parties_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def script(site: Site, request: Any) -> Answer:
+        if set(site.cohort.names) & {"party-1", "party-2", *request["more"]}:
+            raise ValueError("too narrow")
+        return Answer({"n": [1] * len(site.cohort)})
+
+    site = site_of(script)
+    site.answer("say", {"more": []}, NAMES)
+    assert [each.getMessage().partition(":")[0] for each in caplog.records] == [
+        "party 'party-1' and 1 more, action 'say'"
+    ]
+    caplog.clear()
+    with pytest.raises(ValueError, match="too narrow"):  # the caller says it
+        site.answer("say", {"more": NAMES}, NAMES)
+    assert not caplog.records
+
+
 def test_mail_that_a_failed_attempt_took_is_there_for_the_next() -> None:
     def script(site: Site, request: Any) -> Answer:
         taken = [site.inbox["before"].pop(at)["n"] for at in site.positions]

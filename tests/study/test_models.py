@@ -177,6 +177,12 @@ def test_new_rows_of_folders_are_encoded_as_in_training(tmp_path: Path) -> None:
     assert alone["prediction"].to_pylist() == due["prediction"]
     assert alone["score.high"].to_pylist() == due["score.high"].tolist()
     assert alone["id"].to_pylist() == list(range(8))
+    assert alone.column_names[-2:] == ["label", "split"]
+    assert alone["label"].to_pylist() == [["low", "high"][at] for at in party.graph.y.tolist()]
+    splits = {name: getattr(party, name).tolist() for name in ("train", "val", "test")}
+    assert alone["split"].to_pylist() == [next((name for name in splits if splits[name][at]), None) for at in range(8)]
+    table = model.predict(two_drafts()[0].without("label").without("split").write(tmp_path / "new"))
+    assert table.column_names[-1] == "score.high"
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
+from torch import nn
 from torch_geometric import nn as gnn
 from torch_geometric.data import Data
 
@@ -20,9 +22,10 @@ from isthmus.nn.encoders import Gcn, GraphSage, Mlp
 from isthmus.progress.terminal import results_table
 from isthmus.report.loading import read_folders
 from isthmus.study.config import Study
-from isthmus.study.notes import is_majority, result_notes
+from isthmus.study.notes import is_majority, probability_notes, result_notes
 from isthmus.study.results import Results
 from isthmus.study.run import run_study
+from isthmus.study.setup import task_for
 from isthmus.testing import small_parties
 
 CROSSING = sorted(name for name, kind in Method.known().items() if kind.for_crossing)
@@ -52,6 +55,34 @@ def test_features_that_a_method_leaves_out_are_a_note() -> None:
     width = parties[0].features
     assert f"fgcl leaves out 2 of {width} features, which follow from edges" in notes
     assert not any("leaves out" in note for note in isthmus.run("fgcl", parties, rounds=1, features="all").notes)
+
+
+class Probable(nn.Module):
+    """Returns what a function makes of scores."""
+
+    def __init__(self, last: nn.Module, features: int, outputs: int) -> None:
+        super().__init__()
+        self.conv, self.last = gnn.GCNConv(features, outputs), last
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.last(self.conv(x, edge_index))
+        return output
+
+
+@pytest.mark.parametrize("tasks", [0, 3])
+def test_a_model_that_returns_probabilities_is_a_note(tasks: int) -> None:
+    parties = small_parties("node")
+    if tasks:
+        for party in parties:
+            party.graph.y = torch.randint(2, (party.nodes, tasks), generator=torch.Generator().manual_seed(0)).float()
+    task = task_for(parties)
+    own: list[Any] = [nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid(), nn.ReLU(), nn.Identity()]
+    found = [probability_notes([partial(Probable, last)], parties, task) for last in own]
+    due = ["softmax", "sigmoid"] if tasks else ["softmax"]
+    assert [notes[0].partition(" returns")[2] for notes in found if notes] == [
+        f" probabilities, the loss expects scores: leave out the {each} at its end" for each in due
+    ]
+    assert [bool(notes) for notes in found] == [True, False, bool(tasks), False, False]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
 import torch
 
@@ -166,6 +169,28 @@ def test_no_setting_is_tried_twice_and_a_search_ends_when_all_are_tried(tmp_path
     results = tune(study, tmp_path / "out", trials=5)
     assert sorted(values["local.lr"] for _, values, _ in tried(results)) == [0.001, 0.01, 0.1]
     assert "fedavg has 3 settings to search, which were all tried" in results.notes
+
+
+def test_trials_that_choose_at_the_same_time_choose_different_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [0.001, 0.01, 0.1]
+    study = study_of("fedavg", tune={"local": {"lr": values}}, seeds=[0])
+    method = study.listed_methods()[0]
+    tuning._open_journal(tmp_path, study, {"fedavg": search_space(method, study.tune)}, "val_loss", resume=False)
+    ask = optuna.Study.ask
+
+    def slow_ask(own: optuna.Study, space: Any) -> optuna.Trial:
+        time.sleep(0.02)
+        return ask(own, space)
+
+    monkeypatch.setattr(optuna.Study, "ask", slow_ask)
+    monkeypatch.setattr(tuning, "_score", lambda *_: 0.0)
+    plain, journal = study.model_dump_json(), str(tmp_path / tuning.JOURNAL)
+    jobs = [tuning.TrialJob(plain, study.modules(), "fedavg", at, journal) for at in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(tuning.do_trial, jobs))
+    assert sorted(each.values["local.lr"] for each in found) == values
 
 
 def test_trials_side_by_side_are_as_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.common import Data, Json, Parties, PartitionName, Protocol
+from isthmus.cli.common import Json, Parties, PartitionName, Protocol
 from isthmus.cli.console import console
+from isthmus.cli.listing import DATA_SETS, complete
 from isthmus.errors import Errors, IsthmusError
 
 if TYPE_CHECKING:
@@ -21,7 +22,13 @@ def bench_command(
     file: Annotated[Path, typer.Argument(metavar="METHOD.py", help="Python file that defines the method.")],
     method: Annotated[str | None, typer.Option(help="Which method, if the file defines several.")] = None,
     protocol: Protocol = "openfgl",
-    data: Data = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Data set that the leaderboard has; for party folders use isthmus run --import METHOD.py.",
+            autocompletion=complete(DATA_SETS),
+        ),
+    ] = None,
     parties: Parties = None,
     partition: PartitionName = None,
     set_: Annotated[

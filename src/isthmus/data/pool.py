@@ -39,6 +39,7 @@ class Pool:
         smiles: SMILES of the molecules, for partitions that look at their structure.
         parties: the parties, if the data come as parties.
         note: a sentence about the data for the reader of a report.
+        label_note: the same about its labels, for tasks that learn from them.
         labels: names of the classes, or of the tasks, if the data have any.
         encoding: how columns of files became features, as plain values; None if the data come as numbers.
         dated: rows have moments, so links cannot be held out by chance: those of later rows would be learned from.
@@ -51,9 +52,15 @@ class Pool:
     smiles: tuple[str, ...] | None = None
     parties: tuple[Party, ...] | None = None
     note: str = ""
+    label_note: str = ""
     labels: tuple[str, ...] = ()
     encoding: Mapping[str, Any] | None = None
     dated: bool = False
+
+    @property
+    def notes(self) -> str:
+        """What there is to say about data and labels."""
+        return " ".join(filter(None, (self.note, self.label_note)))
 
     @cached_property
     def party(self) -> Party:

@@ -87,6 +87,8 @@ class LocalTransport(Transport):
             del reply
         if first is not None and len(asked) > 1:
             raise first
+        for site in sites:
+            site.log_failures()
 
     def by_party(self, function: Callable[[Site], Sequence[Value]]) -> list[Value]:
         """What a function gives for the parties of each site, in the federation's order."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from traceback import format_exception
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -99,6 +100,7 @@ class Site:
         self.model = PerParty(module, len(self.hosted), self.hosted.device)
         self.inbox: dict[str, dict[int, Any]] = {}
         self._evaluated: list[tuple[tuple[str, ...], dict[str, Stack]]] = []
+        self._failures: dict[str, list[str]] = {}
         self._request: wire.Payload | Each = {}
 
     @property
@@ -294,19 +296,21 @@ class Site:
         reply, error = self.attempt(name, request, of)
         if error is not None and not reply.parties and len(reply.failures) > 1:
             raise error
+        self.log_failures()
         return reply
 
     def attempt(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> tuple[Reply, Exception | None]:
         """Have the hosted ones among these parties answer.
 
-        The reply names those who cannot, with the reason; the first error is returned beside it.
+        The reply names those who cannot, with the reason; the first error is returned beside it. The caller logs the
+        failures (`log_failures`), unless it raises the error.
         """
         asked = set(of)
         positions = tuple(at for at, party in enumerate(self.hosted.names) if party in asked)
         actions = self.actions()
         if name not in actions:
             raise IsthmusError(f"method '{self.method.name}' has no action '{name}': {did_you_mean(name, actions)}")
-        self._evaluated, self._request, self.counted = [], request, {}
+        self._evaluated, self._request, self.counted, self._failures = [], request, {}, {}
         return self._attempt(name, actions[name], request, positions)
 
     def _attempt(
@@ -358,11 +362,20 @@ class Site:
         why = error.reason if isinstance(error, PartyFailed) else str(error)
         if not isinstance(error, IsthmusError):  # a foreign text may quote data: it stays in the log of this machine
             place = where_raised(error)
-            what = f"{place}: {type(error).__name__}: {error}" if place else str(error)
-            log.error("party '%s', action '%s': %s", party, name, what, exc_info=None if place else error)
+            what = f"{place}: {type(error).__name__}: {error}" if place else "".join(format_exception(error)).rstrip()
+            self._failures.setdefault(f"action '{name}': {what}", []).append(party)
             log.debug("party '%s', action '%s'", party, name, exc_info=error)
             why = f"{type(error).__name__} (see the log at the party)"
         return Reply((), failures={party: f"action '{name}', {' '.join(why.split())}"})
+
+    def log_failures(self) -> None:
+        """Log what was no message for others when parties failed in the last attempt, a line for each different text.
+
+        An error of a user's own code is the same at every party, most often.
+        """
+        for what, parties in self._failures.items():
+            more = f" and {len(parties) - 1:,} more" if len(parties) > 1 else ""
+            log.error("party '%s'%s, %s", parties[0], more, what)
 
     def least(self, name: str, request: wire.Payload | Each) -> int:
         """How many parties must be in a total of an action that was asked for so."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.partition.base import Partition
 from isthmus.data.pool import DataSet, with_path
 from isthmus.errors import Errors, IsthmusError, did_you_mean
@@ -84,6 +85,12 @@ def find_board(entries: Sequence[ShelfEntry], protocol: str, study: Mapping[str,
     Arguments:
         study: what differs from the protocol: tables `data` and `partition`, and `parties`.
     """
+    named = with_path(study.get("data", {}))
+    if named.get("name") == PartyFolders.name and "path" in named:
+        raise IsthmusError(
+            f"--data {named['path']}: the leaderboard has no rows of party folders: compare methods on yours with "
+            f"isthmus run --data {named['path']} --import METHOD.py --method local,fedavg,NAME --seeds 3"
+        )
     errors = Errors()
     with errors.collected():
         protocol_text(protocol)  # an unknown one is an error

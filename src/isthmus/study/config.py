@@ -336,7 +336,7 @@ class Study(Options):
         if parties[0].level == "pair":
             return Loaded(parties, 2, partition, pool.note, task, encoding=pool.encoding)
         about = self.task_options(), pool.labels
-        return Loaded(parties, pool.classes, partition, pool.note, task, *about, encoding=pool.encoding)
+        return Loaded(parties, pool.classes, partition, pool.notes, task, *about, encoding=pool.encoding)
 
     def draw_of(self, seed: int) -> int:
         """The seed of the data's draws in a run with this seed."""
@@ -362,7 +362,7 @@ class Study(Options):
         partition = self.named_partition() or self._default_partition("given")
         parties = list(pool.parties or ())
         about = self.named_task(), self.task_options(), pool.labels
-        return Loaded(parties, pool.classes, partition, pool.note, *about, True, pool.encoding)
+        return Loaded(parties, pool.classes, partition, pool.notes, *about, True, pool.encoding)
 
     def modules(self) -> frozenset[str]:
         """The modules that define what the study names, which another process imports; some may be the user's own."""

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from isthmus import own_code, result_files, store
-from isthmus.data.party import Party
+from isthmus.data.party import SPLITS, Party
 from isthmus.data.schema import Inputs, Schema
 from isthmus.errors import IsthmusError, did_you_mean, format_option, path_of, similar_path, writes_flags
 from isthmus.federation import wire
@@ -165,32 +165,52 @@ class TrainedModel:
     def predict(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:
         """A table with a row for every item: party, id (of an edge: source and target), prediction and scores.
 
+        Where the data have them, also label and split.
+
         Arguments:
             data: a party folder or a folder of them, the name of a data set, a `Party` or several.
             key: file with the parties' common key, if their ids are hashed by one.
         """
-        table = self._table(data, key, lambda party: self.task.predictions(self._outputs(party), self.labels))
+        known: dict[str, None] = {}
+
+        def columns(given: NewParty) -> dict[str, Any]:
+            more = self._known(given)
+            known.update(dict.fromkeys(more))
+            return {**self.task.predictions(self._outputs(given.party), self.labels), **more}
+
+        table = self._table(data, key, columns)
+        table = table.drop_columns([name for name in known if table.column(name).null_count == table.num_rows])
         self.notes = [*self.notes, *filter(None, [self.task.prediction_note])]
         return table
 
     def embed(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:
         """A table with a row for every item: party, id and embedding; `data` and `key` are those of `predict`."""
 
-        def columns(party: Party) -> dict[str, Any]:
-            values = self._embeddings(party).numpy()
+        def columns(given: NewParty) -> dict[str, Any]:
+            values = self._embeddings(given.party).numpy()
             flat = pa.array(values.reshape(-1))
             return {"embedding": pa.FixedSizeListArray.from_arrays(flat, values.shape[1])}
 
         return self._table(data, key, columns)
 
-    def _table(self, data: NewData, key: Path | str | None, columns: Callable[[Party], dict[str, Any]]) -> pa.Table:
+    def _known(self, given: NewParty) -> dict[str, Any]:
+        """The labels and splits of the items, None where an item has none."""
+        party = given.party
+        split: list[str | None] = [None] * len(self._of_items(party, party.train))
+        for name in SPLITS if given.has_splits else ():
+            for at in self._of_items(party, getattr(party, name)).nonzero().flatten().tolist():
+                split[at] = name
+        labels = self.task.label_columns(self._of_items(party, party.graph.y), given.labels or self.labels)
+        return {**labels, "split": pa.array(split, pa.string())}
+
+    def _table(self, data: NewData, key: Path | str | None, columns: Callable[[NewParty], dict[str, Any]]) -> pa.Table:
         found = self._read(data, key)
         tables = []
         for each in found:
             names = each.names
             count = len(next(iter(names.values())))  # of a typed graph, the nodes with labels
-            tables.append(pa.table({"party": [each.party.name] * count, **names, **columns(each.party)}))
-        return pa.concat_tables(tables)
+            tables.append(pa.table({"party": [each.party.name] * count, **names, **columns(each)}))
+        return pa.concat_tables(tables, promote_options="default")
 
     def _read(self, data: NewData, key: Path | str | None) -> list[NewParty]:
         found = new_parties(data, self.description["encoding"], key, int(self.description["seed"]), self.task.level)

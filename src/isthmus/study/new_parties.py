@@ -28,12 +28,15 @@ class NewParty:
     """A party and the columns of a table that name its items: `id`, and of edges `source` and `target`.
 
     They are as in its files, else its own ids, else positions from 0. `notes` are about values that did not occur in
-    training.
+    training. `labels` are the names of its classes or tasks. `has_splits` says whether its splits are given: those of a
+    named data set depend on the study's options.
     """
 
     party: Party
     names: Mapping[str, Any]
     notes: Sequence[str] = ()
+    labels: Sequence[str] = ()
+    has_splits: bool = False
 
 
 def new_parties(
@@ -52,7 +55,7 @@ def new_parties(
     if isinstance(data, str) and data.lower() in DataSet.known():
         check_no_folder(data)
         pool = DataSet.named(data)().load(seed)
-        data = list(pool.parties or [pool.party])
+        return [NewParty(each, _own_names(each, level), labels=pool.labels) for each in pool.parties or [pool.party]]
     if not isinstance(data, Path | str):
         parties = [each for each in data if isinstance(each, Party)] if isinstance(data, Sequence) else []
         if not parties or len(parties) < len(data):
@@ -61,7 +64,7 @@ def new_parties(
                 f"data is {what}: give the path of a party folder or of a folder of them, the name of a data set, "
                 "a Party object, or a list of them"
             )
-        return [NewParty(party, _own_names(party, level)) for party in parties]
+        return [NewParty(party, _own_names(party, level), has_splits=True) for party in parties]
     contents, _ = read_folders(Path(data).expanduser(), read_hashing(None if key is None else path_of(key, "key")))
     if encoding is None:
         raise IsthmusError(
@@ -95,7 +98,8 @@ def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | 
     party = build_party(contents, known, seed=0, train=0.0, val=0.0, hashing=hashing)
     notes = summarize_notes({party.name: known.notes(contents, hashing)})
     names = _own_names(party, level) if contents.database is not None and level == "pair" else contents.item_names
-    return NewParty(party, names, notes)
+    labels = contents.settings.labels or contents.settings.tasks or ()
+    return NewParty(party, names, notes, labels, has_splits=contents.splits is not None)
 
 
 def _own_names(party: Party, level: Level) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from statistics import fmean
 from typing import Any
 
@@ -10,18 +12,24 @@ import torch
 from torch import nn
 
 from isthmus.data.describe import CutDescription
-from isthmus.data.party import Party
+from isthmus.data.party import Cohort, Party
 from isthmus.data.skew import rare_class, rare_classes, rare_metric, rarest_class
 from isthmus.errors import format_option
 from isthmus.methods.base import Method
-from isthmus.nn.encoders import uses_edge_features, uses_edge_weights, uses_types
+from isthmus.nn.draws import torch_seeded
+from isthmus.nn.encoders import Encoder, uses_edge_features, uses_edge_weights, uses_types
+from isthmus.nn.layerwise import infer
+from isthmus.nn.per_party import PerParty
+from isthmus.own_code import reference_of
 from isthmus.paired import alone_is_best, best_was_last, difference
 from isthmus.study.loop import RunResult
 from isthmus.study.own_models import model_table
 from isthmus.study.protocol import keeps_parties, read_protocol
 from isthmus.study.setup import module_for
 from isthmus.tasks.base import Task
+from isthmus.tasks.classification import Classification
 from isthmus.tasks.metrics import metric_of
+from isthmus.tasks.multilabel import MultiLabel
 from isthmus.tasks.ranking import OF_ONE_CLASS
 
 
@@ -134,6 +142,40 @@ def model_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> 
             remedy = "set model.weighted = true" if hasattr(model, "weighted") else another
             notes.append(f"{what} ignores the edge weights of {weighted} of {len(parties)} parties: {remedy}")
     return list(dict.fromkeys([*notes, *_unread(models, parties, task)]))
+
+
+def probability_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list[str]:
+    """One line for each model of a user's own that returns probabilities, where the task's loss expects scores.
+
+    The smallest party's items show it, before training. Weights ten times as large, of either sign, move all outputs
+    out of [0, 1] but those of a sigmoid.
+    """
+    party = min(parties, key=lambda each: each.nodes)
+    notes = []
+    for model in models if isinstance(task, Classification | MultiLabel) else ():
+        if isinstance(model, Encoder):
+            continue
+        with suppress(Exception):  # an error of the model's own is the run's to say
+            module = copy.deepcopy(module_for(copy.deepcopy(model), parties, task, 0))
+            first = _untrained(module, party, 1)
+            softmax = torch.allclose(first.sum(1), first.new_ones(len(first)))
+            all_scales = [first] if softmax else [_untrained(module, party, scale) for scale in (1, 10, -10)]
+            inside = all(bool(((each >= 0) & (each <= 1)).all()) for each in all_scales)
+            if inside and (softmax or (isinstance(task, MultiLabel) and first.min() > 0)):
+                last, what = "softmax" if softmax else "sigmoid", reference_of(module)
+                notes.append(f"{what} returns probabilities, the loss expects scores: leave out the {last} at its end")
+    return list(dict.fromkeys(notes))
+
+
+def _untrained(module: nn.Module, party: Party, scale: float) -> torch.Tensor:
+    """Return the outputs for a party's items of a model whose weights are multiplied by a number."""
+    scaled = copy.deepcopy(module)
+    with torch.no_grad(), torch_seeded(0):
+        for weight in scaled.parameters():
+            weight.mul_(scale)
+        cohort = Cohort((party,), torch.device("cpu"))
+        output: torch.Tensor = infer(PerParty(scaled, 1, cohort.device), cohort.block)
+    return output
 
 
 def _unread(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list[str]:

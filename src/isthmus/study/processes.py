@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from isthmus.errors import IsthmusError, format_option, ignore_library_warnings
+from isthmus.own_code import keep_place
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -147,4 +148,8 @@ def _exit_after(sentinel: Any) -> None:
 
 
 def _work(work: Callable[[J, Send], R], at: int, job: J) -> R:
-    return work(job, lambda *details: _events.put((at, details)))
+    try:
+        return work(job, lambda *details: _events.put((at, details)))
+    except Exception as error:
+        keep_place(error)
+        raise

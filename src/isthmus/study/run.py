@@ -31,7 +31,7 @@ from isthmus.own_code import identify, reference_of
 from isthmus.study.config import Loaded, Study, check_distinct, check_no_effect, code_table, merge
 from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
-from isthmus.study.notes import data_notes, model_notes, protocol_notes
+from isthmus.study.notes import data_notes, model_notes, probability_notes, protocol_notes
 from isthmus.study.option_hints import missing_option
 from isthmus.study.own_models import OwnModel, code_of, model_table, own_models, with_model_options
 from isthmus.study.private import adapted, check_no_search, privacy_of, privacy_table
@@ -141,6 +141,7 @@ def run_study(
     notes = protocol_notes(study.protocol, {"data": study.data, "partition": study.partition})
     notes += data_notes(study.listed_methods(), first.parties, first_cut, study.task)
     notes += model_notes(study.trained_encoders(), first.parties, first.task)
+    notes += [] if first.by_workers else probability_notes(study.trained_encoders(), first.parties, first.task)
     existed = out is not None and out.exists()
     state = None if out is None else out / STATE
     runs: list[RunResult] = []
@@ -654,7 +655,7 @@ def run(
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
     runs = sort_runs(runs, [each.label for each in chosen])
     notes = [*protocol_notes(protocol, whole), *data_notes(listed, held, cuts[at], plan.task)]
-    notes += model_notes(models, held, learned)
+    notes += model_notes(models, held, learned) + probability_notes(models, held, learned)
     given_models = own_models({each.label: trained for each, trained in zip(chosen, models, strict=True)})
     results = Results(
         {**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=given_models, fingerprint=data_mark

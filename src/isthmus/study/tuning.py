@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -28,6 +29,11 @@ from isthmus.study.results import Results
 from isthmus.study.run import Watcher, build_run, hold_folder, run_study
 from isthmus.study.settings import check_options, flatten, option_fields, options_for, rank, with_values
 from isthmus.tasks.metrics import metric_of
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import optuna
@@ -267,19 +273,29 @@ def do_trial(job: TrialJob, send: Send = lambda *details: None) -> Tried:
     sampler = optuna.samplers.TPESampler(seed=job.at)
     pruner = optuna.pruners.MedianPruner(n_warmup_steps=method.rounds // WARM_UP)
     own = optuna.load_study(study_name=job.method, storage=_storage(job.journal), sampler=sampler, pruner=pruner)
-    if job.at == 0 and (start := _own_values(method, space)):
-        own.enqueue_trial(start)
-    known = [each.params for each in own.trials if each.state is not optuna.trial.TrialState.FAIL]
-    trial = own.ask(space)
-    if trial.params in known and (fresh := next((each for each in _settings(space) if each not in known), None)):
-        own.tell(trial, state=optuna.trial.TrialState.FAIL)  # a setting that was tried already
-        own.enqueue_trial(fresh)
+    with _choosing(Path(job.journal)):
+        if job.at == 0 and (start := _own_values(method, space)):
+            own.enqueue_trial(start)
+        known = [each.params for each in own.trials if each.state is not optuna.trial.TrialState.FAIL]
         trial = own.ask(space)
+        if trial.params in known and (fresh := next((each for each in _settings(space) if each not in known), None)):
+            own.tell(trial, state=optuna.trial.TrialState.FAIL)  # a setting that was tried already
+            own.enqueue_trial(fresh)
+            trial = own.ask(space)
     try:
         own.tell(trial, _score(study, with_values(method, trial.params), trial))
     except optuna.TrialPruned:
         own.tell(trial, state=optuna.trial.TrialState.PRUNED)
     return _as_tried(job.method, own.trials[trial.number])
+
+
+@contextmanager
+def _choosing(journal: Path) -> Iterator[None]:
+    """Let one process choose a setting at a time: another that chooses must know this choice."""
+    with journal.open("rb") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _score(study: Study, method: Method, trial: optuna.Trial) -> float:

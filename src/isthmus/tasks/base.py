@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -148,6 +149,10 @@ class Task(Registered):
         """
         raise IsthmusError(f"task '{self.name}' predicts nothing of single items: use isthmus embed")
 
+    def label_columns(self, y: Tensor, labels: Sequence[str]) -> dict[str, Any]:
+        """The columns beside `predictions` with the labels of these items, None where one is missing."""
+        return {}
+
     @property
     def prediction_note(self) -> str:
         """What a reader of predictions must know first; empty if there is nothing."""
@@ -262,6 +267,15 @@ class MultiTask(Task):
     def complete_from(self, inferred: Task, labels: Sequence[str] = ()) -> Task:
         whole = self if self.tasks else self.model_copy(update={"tasks": inferred.outputs})
         return super(MultiTask, whole).complete_from(inferred, labels)
+
+    def label_columns(self, y: Tensor, labels: Sequence[str]) -> dict[str, Any]:
+        y = y.unsqueeze(1) if y.dim() == 1 else y
+        columns = zip(names_of(labels, y.size(1)), y.t().tolist(), strict=True)
+        return {f"label.{name}": [self.label_value(each) for each in column] for name, column in columns}
+
+    def label_value(self, label: float) -> Any:
+        """A label as predictions say it; None for a missing one."""
+        return None if math.isnan(label) else label
 
     @abstractmethod
     def entry_loss(self, output: Tensor, y: Tensor) -> Tensor:

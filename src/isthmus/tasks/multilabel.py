@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -38,6 +39,9 @@ class MultiLabel(MultiTask):
         names, yes, scores = names_of(labels, self.tasks), (output > 0).t().numpy(), output.sigmoid().t().numpy()
         answers = {f"prediction.{name}": column for name, column in zip(names, yes, strict=True)}
         return answers | {f"score.{name}": column for name, column in zip(names, scores, strict=True)}
+
+    def label_value(self, label: float) -> Any:
+        return None if math.isnan(label) else label > 0
 
     def counts(self, step: Step) -> dict[str, Tensor]:
         """How many `scores` of either class lie in each bin, `[parties, tasks, 2, bins]`, and the sum of the losses."""

@@ -7,6 +7,7 @@ from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
 from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError
+from isthmus.study.config import Study
 from party_folders import assert_same_parties, graph_draft, two_drafts
 
 
@@ -87,9 +88,11 @@ def test_what_may_not_be_meant_is_noted(folder, tmp_path):
         "Note: a split lacks a class that the party has: 'val' at 1 of 3 parties (to choose the splits, add a column "
         "'split')."
     )
-    assert found.note == f"Note: west: nodes.parquet: no row is in the split 'test'. {lacking}"
+    assert found.notes == f"Note: west: nodes.parquet: no row is in the split 'test'. {lacking}"
+    links = Study.of({"data": {"name": "folder", "path": str(folder)}, "task": {"name": "link-prediction"}})
+    assert links.cut_data(0).note == found.note
     draft.put("split", ["train"] * 8).write(folder / "west")
     found = PartyFolders(path=str(folder)).load(seed=0)
-    assert found.note == " ".join(
+    assert found.notes == " ".join(
         f"Note: west: nodes.parquet: no row is in the split '{split}'." for split in ("val", "test")
     )

@@ -398,6 +398,7 @@ def test_party_folders_that_are_not_replaced_are_never_deleted(tmp_path):
     for name in ("north", "south"):
         write_csv(tmp_path / "in" / name, bank(name))
     create(tmp_path / "banks", tmp_path / "in/*")
+    assert "# counts in comments are over all 2 parties" in (tmp_path / "banks/south/party.toml").read_text()
     for path in ("in/*orth", "in/north"):
         with pytest.raises(IsthmusError, match=r"also holds the party folders .*south, which this would delete"):
             create_databases(tmp_path / "banks", DatabaseSource([tmp_path / path], "accounts.bad"), force=True)
@@ -410,7 +411,7 @@ def test_party_like_another_may_lack_the_labels(tmp_path):
     tables = write_csv(tmp_path / "in/south", bank("south", accounts={"bad": None}))
     (found,) = create_databases(tmp_path / "south", DatabaseSource([tables], like=tmp_path / "north")).values()
     assert [each.what for each in found if "bad" in each.what] == [
-        "there is no column 'bad': only methods without labels can train on this"
+        "there is no column 'bad': a trained model can predict this, and only methods without labels can train on it"
     ]
     contents, _ = check_folder(tmp_path / "south")
     assert contents.y.tolist() == [-1] * 30

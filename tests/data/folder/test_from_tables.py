@@ -1,6 +1,7 @@
 """An organisation's tables become a party folder, or an error and nothing else."""
 
 import math
+import shutil
 from dataclasses import replace
 
 import pyarrow as pa
@@ -212,7 +213,10 @@ def test_other_columns_of_edges_are_left_out_with_a_note(tmp_path, source):
     )
     assert len(problems) == 1
     assert problems[0].startswith("note: edges.")
-    assert problems[0].endswith("columns without a role are left out: when, memo")  # there is a weight already
+    assert problems[0].endswith(  # there is a weight already
+        "columns without a role are left out: when, memo; as features of edges they are read from --tables with "
+        "--as-edges TABLE in place of --edges"
+    )
     assert parquet.read_schema(tmp_path / "north" / EDGES).names == ["source", "target", "weight", "owner"]
 
 
@@ -380,6 +384,22 @@ def test_a_second_party_shares_labels_and_columns(tmp_path, source):
         assert contents.y.tolist() == [1] * COUNT
     problems = check_folders(tmp_path / "all")[1]
     assert [line for found in problems.values() for line in lines(found)] == []
+
+
+def test_party_like_another_may_lack_the_labels(tmp_path, source):
+    create(tmp_path / "north", source(accounts(), transfers()))
+    nodes = {name: values for name, values in accounts().items() if name != "risk"}
+    contents, problems = create(tmp_path / "new", source(nodes, transfers(), like=tmp_path / "north"), name="north")
+    assert contents.y.tolist() == [-1] * COUNT
+    assert "there is no column 'label': a trained model can predict this" in problems[0]
+    misnamed = source(nodes | {"risks": ["low"] * COUNT}, transfers(), like=tmp_path / "north")
+    with pytest.raises(IsthmusError, match="no column 'risk': did you mean 'risks'"):
+        create_folder(tmp_path / "other", misnamed)
+
+
+def test_labels_of_one_class_are_noted(tmp_path, source):
+    _, problems = create(tmp_path / "north", source(accounts(risk=["low"] * COUNT), transfers()))
+    assert "note: nodes.parquet: all labels are 'low': with one class there is nothing to tell apart" in problems
 
 
 def test_like_takes_declared_settings(tmp_path, source):
@@ -702,6 +722,31 @@ def test_a_bag_may_come_in_two_columns(tmp_path, games):
     contents, _ = create(tmp_path / "a", games(columns))
     assert contents.settings.columns == {"games": {"kind": "bag", "width": 4}}
     assert features_of(contents)[0] == [[1, 0, 0, 0.5], [0] * 4, [0, 2, 0, 0], [0, 0, 4, 0]]
+
+
+def test_lists_of_texts_are_bags_of_the_words_of_all_parties(tmp_path, games):
+    lists = {"north": [["go", "chess", "go"], [], ["chess"], ["go"]], "south": [["bridge"], ["go"], ["chess"], []]}
+    for name, each in lists.items():
+        written = games({"games": pa.array(each, pa.list_(pa.string()))})
+        written.nodes.rename(tmp_path / f"{name}.parquet")
+    both = SourceTables(tmp_path / "*.parquet", tmp_path / "edges" / "*.parquet")
+    for name in lists:
+        (tmp_path / "edges").mkdir(exist_ok=True)
+        shutil.copy(written.edges, tmp_path / "edges" / f"{name}.parquet")
+    written.edges.unlink()
+    create_folders(tmp_path / "all", both)
+    contents, _ = check_folder(tmp_path / "all" / "north")
+    words = ["bridge", "chess", "go"]
+    assert contents.settings.columns["games"] == {"kind": "bag", "width": 3, "words": words}
+    assert features_of(contents)[0] == [[0, 1, 2], [0] * 3, [0, 1, 0], [0, 0, 1]]
+    new = games({"games": [["go", "poker"], [], ["chess"], ["whist"]]}, like=tmp_path / "all" / "north")
+    contents, problems = create(tmp_path / "new", new)
+    assert features_of(contents)[0] == [[0, 0, 1], [0] * 3, [0, 1, 0], [0] * 3]
+    assert problems[0].endswith(
+        "column 'games': 2 of 4 rows have texts that are not among the 3 of --like, such as 'poker': they are left out"
+    )
+    with pytest.raises(IsthmusError, match="--bag games=9: the texts of its lists give the width"):
+        create_folder(tmp_path / "c", games({"games": [["go"]] * 4}, bags={"games": 9}))
 
 
 def test_a_bag_of_another_party_has_its_width(tmp_path, games):

@@ -459,7 +459,8 @@ def test_reverse_of_a_directed_edge_is_no_repeat(tmp_path):
 def test_nothing_to_train_on_is_a_note(tmp_path):
     draft = alone().without("label").without("split")
     assert report(draft, tmp_path / "a") == [
-        "note: nodes.parquet: there is no column 'label': only methods without labels can train on this"
+        "note: nodes.parquet: there is no column 'label': a trained model can predict this, and only methods without "
+        "labels can train on it"
     ]
     assert read(draft, tmp_path / "b").y.tolist() == [-1] * 8
 

@@ -65,13 +65,13 @@ class PartyFolders(PartyData):
         seconds = yield first
         second = {name: add_totals([own[name] for own in seconds]) for name in columns}
         parties = yield second
-        note = " ".join(filter(None, (_rows(contents), note, note_on_splits(parties))))
+        note = " ".join(filter(None, (_rows(contents), note)))
         labels = tuple(settings.labels or settings.tasks or ())
         known = Encoding(columns, {name: {**first[name], **second[name]} for name in columns}).to_dict()
         encoding = {**known, "molecules": settings.smiles and settings.smiles.features}
         dated = isinstance(settings, DatabaseSettings) and bool(tables_with_moments(settings.tables))
-        about: dict[str, Any] = {"note": note, "labels": labels, "encoding": encoding, "dated": dated}
-        return Pool(None, settings.outputs, parties=tuple(parties), **about)
+        about: dict[str, Any] = {"note": note, "label_note": note_on_splits(parties), "labels": labels, "dated": dated}
+        return Pool(None, settings.outputs, parties=tuple(parties), encoding=encoding, **about)
 
 
 def _rows(contents: Sequence[Contents]) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, StrictBool, field_validator
+from pydantic import Field, StrictBool, field_validator, model_validator
 from torch import Tensor
 
 from isthmus.data import rows
@@ -322,6 +322,14 @@ class Bag(Column):
 
     width: int = Field(ge=0, le=MAX_WIDTH)
     """Length of the whole list."""
+    words: list[str] | None = None
+    """The texts that the positions stand for, if the lists were texts; as many as `width`."""
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if self.words is not None and not len(set(self.words)) == len(self.words) == self.width:
+            raise ValueError(f"it has {len(set(self.words))} different words: 'width' must be as many")
+        return self
 
     def file_columns(self, column: str) -> list[str]:
         return [f"{column}.at", f"{column}.value"]

@@ -93,6 +93,8 @@ def create_databases(
     errors.check()
     shared, comments, more = (like, {}, []) if like else _settings(tables, sources, source)
     notes += more
+    if comments and len(tables) > 1:
+        comments = {("name",): f"counts in comments are over all {len(tables):,} parties", **comments}
     if left_out := sorted({table for own in tables.values() for table in own} - set(shared["tables"])):
         notes.append(Problem(FILE, f"--like has no table {join_names(left_out)}: left out", severe=False))
     with atomic_folder(folder, force=force) as new_folder:

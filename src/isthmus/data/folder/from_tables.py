@@ -174,8 +174,9 @@ def _create(
             break
     errors.check()
     tables = _with_ids_of_one_type(tables)
-    notes += _add_features(tables, given, like.get("columns", {}))
-    shared, more = (like, []) if like else _shared_settings(tables, given)
+    words, more = _add_features(tables, given, like.get("columns", {}))
+    notes += more
+    shared, more = (like, []) if like else _shared_settings(tables, given, words)
     notes += more
     inside = is_pattern(given)
     with atomic_folder(folder, force=force) as new_folder:
@@ -273,6 +274,8 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
                     if near
                     else f" ({_no_weight(numbers[0])}, and --weight)"
                 )
+            elif file == EDGES and source.graphs is None:
+                what += "; as features of edges they are read from --tables with --as-edges TABLE in place of --edges"
             notes.append(Problem(path.name, what, severe=False))
         weight = source.columns.get("weight", "weight")
         if file == EDGES and "weight" in used and words(weight) & DISTANCES:
@@ -340,7 +343,10 @@ def _renamed(table: Any, path: Path, source: SourceTables, roles: Mapping[str, s
         if role in source.columns and source.columns[role] not in table.column_names:
             column, known = source.columns[role], join_names(table.column_names)
             hint = did_you_mean(column, table.column_names)
-            hint = hint if "mean" in hint.split() else f"it has {known}"
+            is_near = "mean" in hint.split()
+            if role == "label" and source.like is not None and not is_near:
+                continue  # rows to predict; the check of the new folder notes it
+            hint = hint if is_near else f"it has {known}"
             errors.found.append(_error(f"{path} has no column '{column}': {hint}"))
     columns = {source.columns.get(role, role): final for role, final in roles.items()}
     ends = [each for each in ("source", "target") if "owner" in roles and each not in source.columns]
@@ -356,8 +362,10 @@ def _renamed(table: Any, path: Path, source: SourceTables, roles: Mapping[str, s
     return table.rename_columns(names)
 
 
-def _add_features(tables: Mapping[str, dict[str, Any]], source: SourceTables, like: Mapping[str, Any]) -> list[Problem]:
-    """Make bags of lists in the parties' tables of nodes, add degrees to them, and return notes.
+def _add_features(
+    tables: Mapping[str, dict[str, Any]], source: SourceTables, like: Mapping[str, Any]
+) -> tuple[dict[str, list[str]], list[Problem]]:
+    """Make bags of lists in the parties' tables of nodes, add degrees to them, and return words of bags, and notes.
 
     Arguments:
         like: the feature columns of another party, which these must have, too.
@@ -365,11 +373,11 @@ def _add_features(tables: Mapping[str, dict[str, Any]], source: SourceTables, li
     if source.smiles is not None:
         if source.bags or source.degrees:
             raise _error("molecules have features of their own: leave out --bag and --features")
-        return []
+        return {}, []
     if like and any(source.bags.values()):
         raise _error("the widths of bags are those of the party that --like names: give --bag without a width")
-    bags = [name for name, declared in like.items() if declared.get("kind") == "bag"]
-    nodes, notes = make_bags(_together(tables, NODES, source), source.bags, bags)
+    bags = {name: declared.get("words") for name, declared in like.items() if declared.get("kind") == "bag"}
+    nodes, words, notes = make_bags(_together(tables, NODES, source), source.bags, bags)
     start = 0
     for own in tables.values():
         count = own[NODES].num_rows
@@ -377,7 +385,7 @@ def _add_features(tables: Mapping[str, dict[str, Any]], source: SourceTables, li
         start += count
         if source.degrees or (like.get(degrees.NAME) == degrees.DECLARATION and degrees.NAME not in nodes.column_names):
             _add_degrees(own, directed=source.directed)
-    return [replace(note, file=source.nodes.name) for note in notes if source.nodes is not None]
+    return words, [replace(note, file=source.nodes.name) for note in notes if source.nodes is not None]
 
 
 def _add_degrees(tables: dict[str, Any], *, directed: bool) -> None:
@@ -485,9 +493,13 @@ def _own_settings(source: SourceTables, tables: Mapping[str, Any], name: str) ->
 
 
 def _shared_settings(
-    tables: Mapping[str, dict[str, Any]], source: SourceTables
+    tables: Mapping[str, dict[str, Any]], source: SourceTables, bags: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the settings that the tables of all parties show, labels and columns, and notes on texts in them."""
+    """Return the settings that the tables of all parties show, labels and columns, and notes on texts in them.
+
+    Arguments:
+        bags: the words of each bag of texts.
+    """
     file, path = next((file, path) for file, path in _paths(source).items() if path is not None)
     items = _together(tables, file, source)
     settings = label_settings(items, source)
@@ -499,6 +511,8 @@ def _shared_settings(
         return settings | {"smiles": {}}, notes
     nodes = _together(tables, NODES, source)
     columns = _columns(nodes, source, _like_ids(own[NODES] for own in tables.values()))
+    for name, each in bags.items():
+        columns[name] |= {"width": len(each), "words": list(each)}
     node_path = _paths(source)[NODES]
     assert node_path is not None
     parts = {name: own[NODES] for name, own in tables.items()}

@@ -74,7 +74,7 @@ class ItemChecker(Checker):
                 ignored = f": {FILE} lists it under 'ignore'" if name in self.ignore else ""
                 self.add(Problem(file, f"column '{name}' is missing{ignored}"))
         for name in tasks:
-            if name not in names:
+            if name not in names and not set(names).isdisjoint([*tasks, self.split_column]):
                 self.add(Problem(file, f"column '{name}' is missing: {FILE} lists it under 'tasks'"))
         for name in dict.fromkeys(names):
             if name not in (*needed, *known, *tasks):
@@ -105,8 +105,7 @@ class ItemChecker(Checker):
     def _classes(self, file: str, table: Any) -> Tensor | None:
         """Return classes 0, 1, ..., with -1 for a missing label and `UNLISTED` for an undeclared one."""
         if not has_column(table, self.label_column):
-            what = f"there is no column '{self.label_column}': only methods without labels can train on this"
-            self.add(Problem(file, what, severe=False))
+            self._note_no_labels(file, f"column '{self.label_column}'")
             return torch.full((table.num_rows,), -1)
         values, names = blank_to_null(table.column(self.label_column)), self.settings.labels or []
         if not (is_text(values.type) or is_numeric(values.type)):
@@ -128,8 +127,15 @@ class ItemChecker(Checker):
         self.add(*at_rows(file, f"label {shown} is not {allowed}: {declare}", unlisted))
         return torch.from_numpy(np.where(unlisted, UNLISTED, position))
 
+    def _note_no_labels(self, file: str, what: str) -> None:
+        what = f"there is no {what}: a trained model can predict this, and only methods without labels can train on it"
+        self.add(Problem(file, what, severe=False))
+
     def _tasks(self, file: str, table: Any) -> Tensor | None:
         """Return one label per task, NaN where it is missing."""
+        if not any(has_column(table, each) for each in [*(self.settings.tasks or []), self.split_column]):
+            self._note_no_labels(file, f"column of labels ({join_names(self.settings.tasks or [])})")
+            return torch.full((table.num_rows, len(self.settings.tasks or [])), torch.nan)
         columns = []
         for task in self.settings.tasks or []:
             values = self.values(file, table, task, is_numeric, "numbers")

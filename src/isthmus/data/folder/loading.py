@@ -171,7 +171,24 @@ def _problems_between(usable: dict[Path, Contents]) -> dict[Path, list[Problem]]
     with_ids = {folder: contents for folder, contents in usable.items() if contents.ids is not None}
     for folder, found in problems_of_shared_nodes(with_ids).items():
         problems[folder] += found
+    for folder in list(usable)[:1]:
+        problems[folder] += _problems_with_classes(list(usable.values()))
     return problems
+
+
+def _problems_with_classes(contents: Sequence[Contents]) -> list[Problem]:
+    """Return a note if all labels of all these parties are of one class."""
+    settings = contents[0].settings
+    if any(each.settings.tasks for each in contents):
+        return []
+    y = torch.cat([each.y for each in contents])
+    found = y[y >= 0].unique().tolist()
+    if len(found) != 1:
+        return []
+    name = settings.labels[int(found[0])] if settings.labels else int(found[0])
+    whose = f" of all {len(contents):,} parties" if len(contents) > 1 else ""
+    what = f"all labels{whose} are '{name}': with one class there is nothing to tell apart"
+    return [Problem(settings.items_file, what, severe=False, minor=True)]
 
 
 def _differing_settings(contents: Contents, first: Contents) -> list[Problem]:
