@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Processes find each other's bytecode, whatever the machine says: tests start hundreds, and each would compile all modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-federation lint types docs wheel bench evidence lock sbom clean
 

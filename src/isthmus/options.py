@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import pkgutil
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -30,9 +34,7 @@ class Options(BaseModel):
     3
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
     without: ClassVar[tuple[str, ...]] = ()
     """Inherited options that have no effect here: no list shows them, and a value of them is refused."""
@@ -184,12 +186,19 @@ def _import_all(name: str) -> None:
         importlib.import_module(f"{name}.{module.name}")
 
 
+def _shown(cls: type[BaseModel]) -> list[str]:
+    return [name for name in cls.model_fields if name not in getattr(cls, "without", ())]
+
+
+def _is_group(kind: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
 def _fields(cls: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
-    for name, field in cls.model_fields.items():
-        if name in getattr(cls, "without", ()):
-            continue
+    for name in _shown(cls):
+        field = cls.model_fields[name]
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if _is_group(kind):
             default = field.get_default(call_default_factory=True)
             for inner in _fields(kind, f"{prefix}{name}."):
                 key = inner["name"].removeprefix(f"{prefix}{name}.")
@@ -200,8 +209,32 @@ def _fields(cls: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
             "required": field.is_required(),
             "type": kind.__name__ if isinstance(kind, type) else _type_text(kind),
             "default": None if field.is_required() else field.get_default(call_default_factory=True),
-            "help": " ".join((field.description or "").split()),
+            "help": " ".join(_docstring(cls, name).split()),
         }
+
+
+def _docstring(cls: type[BaseModel], field: str) -> str:
+    """What stands under a field in the class that declares it last."""
+    declaring = next(each for each in cls.__mro__ if field in inspect.get_annotations(each))
+    return _docstrings(declaring).get(field, "")
+
+
+@cache
+def _docstrings(cls: type) -> dict[str, str]:
+    """What stands under the fields of a class, from its source: pydantic would read it when it makes the class.
+
+    That takes every process half a second, and few show the text.
+    """
+    try:
+        (made,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, TypeError, SyntaxError):  # a class that was typed in has no source
+        return {}
+    found: dict[str, str] = {}
+    for field, text in pairwise(made.body if isinstance(made, ast.ClassDef) else []):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                found[name] = said
+    return found
 
 
 def option_paths(kinds: Iterable[type[BaseModel]], prefix: str = "") -> list[str]:
@@ -214,7 +247,11 @@ def option_paths(kinds: Iterable[type[BaseModel]], prefix: str = "") -> list[str
 @cache
 def _paths(kind: type[BaseModel]) -> tuple[str, ...]:
     """The options of a class; cached, because reading a study looks them up in many classes."""
-    return tuple(line["name"] for line in _fields(kind, ""))
+    found: list[str] = []
+    for name in _shown(kind):
+        inner = kind.model_fields[name].annotation
+        found += [f"{name}.{path}" for path in _paths(inner)] if _is_group(inner) else [name]
+    return tuple(found)
 
 
 def suggest_option(key: str, paths: Sequence[str]) -> str:

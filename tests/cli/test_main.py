@@ -543,7 +543,7 @@ def test_process_prints_json_on_standard_output_and_its_runs_on_standard_error(t
 
 @pytest.mark.slow
 def test_killed_process_goes_on_to_the_same_bits(isthmus: Isthmus, tmp_path: Path) -> None:
-    flags = ("run", *SMALL, "--rounds", "600", "--method", "fedavg", "--out")
+    flags = ("run", *SMALL, "--rounds", "200", "--method", "fedavg", "--out")
     process = subprocess.Popen([sys.executable, "-c", SAVING, *flags, "out"], cwd=tmp_path, stdout=subprocess.DEVNULL)
     checkpoint = tmp_path / "out" / ".state" / "fedavg-0.checkpoint"
     try:
@@ -571,7 +571,7 @@ def test_killed_process_goes_on_to_the_same_bits(isthmus: Isthmus, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["terminal", "service manager"])
 def test_an_interrupt_ends_all_jobs_and_leaves_a_study_to_resume(by: str, isthmus: Isthmus, tmp_path: Path) -> None:
-    flags = ("run", *SMALL, "--rounds", "300", "--method", "fedavg,local", "--out", "out")
+    flags = ("run", *SMALL, "--rounds", "150", "--method", "fedavg,local", "--out", "out")
     words = [sys.executable, "-c", SAVING, *flags, "--jobs", "2"]
     process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")

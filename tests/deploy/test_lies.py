@@ -472,7 +472,7 @@ REPLIES: dict[str, tuple[ReplyLie, str]] = {
     "garbage": (bytes_of(b"garbage"), "no payload"),
     "nothing": (bytes_of(b""), "no payload"),
     "a header without end": (bytes_of((2**60).to_bytes(8, "little") + b"{}"), "no payload"),
-    "100,000 fields": (bytes_of(many_fields(100_000)), "more than 4096 fields"),
+    "100,000 fields": (lambda reply: bytes_of(many_fields(100_000))(reply), "more than 4096 fields"),
     "half of its answer": (lambda reply: {**reply, "answers": [reply["answers"][0][:-40]]}, "no payload"),
     "fields 50 deep": (bytes_of(save({"0:tensor:" + "/".join("a" * 50): torch.ones(1)})), "deep"),
     "a field twice": (bytes_of(save({f"{at}:tensor:a": torch.ones(1) for at in range(2)})), "two fields"),

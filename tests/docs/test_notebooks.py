@@ -17,6 +17,19 @@ MODULE = script("make_notebooks")
 AGAIN = "run python docs/make_notebooks.py"
 
 
+SHORT = """
+from isthmus.study import loop
+
+begin = loop.Run.__init__
+
+def in_short(run, method, *arguments, **options):
+    begin(run, method.model_copy(update={"rounds": min(method.rounds, 4)}), *arguments, **options)
+
+loop.Run.__init__ = in_short
+"""
+"""The first cell here: what a notebook prints and draws after four rounds is of the same kinds as after all."""
+
+
 def code_cells(book: Any) -> list[Any]:
     return [cell for cell in book.cells if cell.cell_type == "code"]
 
@@ -32,7 +45,11 @@ def kinds(book: Any) -> list[list[str]]:
 def test_a_notebook_gives_what_is_stored(path: Path, tmp_path: Path) -> None:
     if "cora" in path.stem and "ISTHMUS_DATA" not in os.environ:
         pytest.skip("ISTHMUS_DATA names no folder of data sets")
-    assert kinds(MODULE.executed(path, tmp_path)) == kinds(nbformat.read(path, as_version=4)), AGAIN
+    stored = nbformat.read(path, as_version=4)
+    due = kinds(stored)
+    stored.cells.insert(0, nbformat.v4.new_code_cell(SHORT))
+    nbformat.write(stored, short := tmp_path / path.name)
+    assert kinds(MODULE.executed(short, tmp_path)) == [[], *due], AGAIN
 
 
 @pytest.mark.parametrize("path", MODULE.BOOKS, ids=lambda path: path.stem)

@@ -36,19 +36,26 @@ def cut_or_skip(partition, *arguments, **options):
     return partition.cut(*arguments, **options)
 
 
-NODES, PILE = make_pool(0, 3000, unlabelled=0.1), make_pile(0, 3000, unlabelled=0.1)
+@pytest.fixture(scope="module")
+def nodes():
+    return make_pool(0, 3000, unlabelled=0.1)
+
+
+@pytest.fixture(scope="module")
+def pile():
+    return make_pile(0, 3000, unlabelled=0.1)
 
 
 @pytest.mark.parametrize("partition", every("node"))
 @pytest.mark.parametrize("count", [2, 1000])
-def test_every_cut_of_a_graph_works_for_two_to_a_thousand_parties(partition, count):
-    check_cut(partition, NODES, count)
+def test_every_cut_of_a_graph_works_for_two_to_a_thousand_parties(partition, count, nodes):
+    check_cut(partition, nodes, count)
 
 
 @pytest.mark.parametrize("partition", every("graph"))
 @pytest.mark.parametrize("count", [2, 1000])
-def test_every_cut_of_a_pile_works_for_two_to_a_thousand_parties(partition, count):
-    check_cut(partition, PILE, count)
+def test_every_cut_of_a_pile_works_for_two_to_a_thousand_parties(partition, count, pile):
+    check_cut(partition, pile, count)
 
 
 def check_cut(partition, pool, count):
@@ -319,14 +326,14 @@ def test_items_without_any_label_of_a_task_are_in_no_split():
     assert not (party.train | party.val | party.test)[party.graph.y.isnan().all(1)].any()
 
 
-def test_parties_that_come_with_the_data_are_split_too():
-    pool = replace(NODES, whole=None, parties=tuple(Random().cut(NODES, 3, 0)))
+def test_parties_that_come_with_the_data_are_split_too(nodes):
+    pool = replace(nodes, whole=None, parties=tuple(Random().cut(nodes, 3, 0)))
     parties = Given(split=(1.0, 0.0, 0.0), edges="broken").cut(pool, 3, 0)
     assert all(torch.equal(party.train, party.graph.y >= 0) and party.border is None for party in parties)
 
 
-def test_a_split_of_parties_that_share_items_is_refused():
-    for pool, what in ((NODES, "nodes"), (PILE, "graphs")):
+def test_a_split_of_parties_that_share_items_is_refused(nodes, pile):
+    for pool, what in ((nodes, "nodes"), (pile, "graphs")):
         with pytest.raises(IsthmusError, match=f"partition 'overlap': parties share {what}, .*: leave out 'split'"):
             Overlap(split=(0.2, 0.4, 0.4)).cut(pool, 3, 0)
 
