@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import typer
@@ -29,8 +30,9 @@ class Done(NamedTuple):
 Isthmus = Callable[..., Done]
 
 
-def called(words: Sequence[str]) -> dict[str, Any]:
-    """What a command line after `isthmus` sets; it is parsed, and nothing runs."""
+@cache
+def parser() -> Any:
+    """The command line, whose commands only return what was set."""
 
     def blank(command: Any) -> None:
         for each in getattr(command, "commands", {}).values():
@@ -39,5 +41,10 @@ def called(words: Sequence[str]) -> dict[str, Any]:
 
     group = typer.main.get_command(cli.app)
     blank(group)
-    options: dict[str, Any] = group.main(args=list(words), prog_name="isthmus", standalone_mode=False)
+    return group
+
+
+def called(words: Sequence[str]) -> dict[str, Any]:
+    """What a command line after `isthmus` sets; it is parsed, and nothing runs."""
+    options: dict[str, Any] = parser().main(args=list(words), prog_name="isthmus", standalone_mode=False)
     return options

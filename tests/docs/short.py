@@ -1,5 +1,5 @@
-"""Cuts every run in this process down to two rounds, and pools to two processes: what a page or a notebook shows is then
-run, and takes seconds."""
+"""Cuts every run in this process down to two rounds, and pools to two processes: all lines of a page or notebook run,
+in seconds."""
 
 from __future__ import annotations
 
