@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import typer
 
 from isthmus.cli import main as cli
 
+build = typer.main.get_command
+built = cache(build)
+"""What tests call instead: a process that runs one command builds all of them once, and so do tests."""
 RUN = re.compile(r"(\w+), seed (\d+): (\d+) rounds in \d+\.\d s")
 """The line on standard error that a run ends with."""
 
@@ -29,15 +33,21 @@ class Done(NamedTuple):
 Isthmus = Callable[..., Done]
 
 
-def called(words: Sequence[str]) -> dict[str, Any]:
-    """What a command line after `isthmus` sets; it is parsed, and nothing runs."""
+@cache
+def parser() -> Any:
+    """The command line, whose commands only return what was set."""
 
     def blank(command: Any) -> None:
         for each in getattr(command, "commands", {}).values():
             blank(each)
             each.callback = lambda **options: options
 
-    group = typer.main.get_command(cli.app)
+    group = build(cli.app)  # not the one that runs
     blank(group)
-    options: dict[str, Any] = group.main(args=list(words), prog_name="isthmus", standalone_mode=False)
+    return group
+
+
+def called(words: Sequence[str]) -> dict[str, Any]:
+    """What a command line after `isthmus` sets; it is parsed, and nothing runs."""
+    options: dict[str, Any] = parser().main(args=list(words), prog_name="isthmus", standalone_mode=False)
     return options

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer.main
 from hypothesis import settings
 
-from command_line import Done, Isthmus
+from command_line import Done, Isthmus, built
 from helpers import make_graph_parties, make_node_parties
 from isthmus.cli import main as cli
 
@@ -42,6 +43,7 @@ def graph_parties():
 def isthmus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Isthmus:
     """The command line in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(typer.main, "get_command", built)
 
     def call(*arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["isthmus", *map(str, arguments)])

@@ -131,7 +131,7 @@ def test_a_node_that_is_killed_leaves_its_parties_to_the_others(
 
 
 def test_a_study_whose_driver_is_killed_goes_on_anywhere(study: Study, tmp_path: Path) -> None:
-    text = STUDY.replace("rounds = 5", "rounds = 400")
+    text = STUDY.replace("rounds = 5", "rounds = 150")
     (tmp_path / "study.toml").write_text(text)
     words = [sys.executable, "-m", "isthmus", "run", "study.toml", "--out", "out"]
     driver = subprocess.Popen([*words, "--ray"], cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

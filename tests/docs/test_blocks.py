@@ -1,14 +1,16 @@
 """What the pages show works: Python blocks run, and so do command lines.
 
 Blocks marked `python` run in order and share their names within a page; `title="name"` on any block writes it to a
-file of that name first. In blocks marked `console` every line that starts with `isthmus` runs, cut down to two rounds
-and one seed. Blocks marked `text` are only read; those marked `py` are copied from the source (`make_sources.py`).
+file of that name first. In blocks marked `console` every line that starts with `isthmus` runs, cut down to one seed.
+All runs are cut down to two rounds. Blocks marked `text` are only read; those marked `py` are copied from the source
+(`make_sources.py`).
 """
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -101,6 +103,7 @@ def test_blocks_run(pages: list[str], tmp_path: Path) -> None:
 
 def run_pages(pages: list[str], root: Path) -> int:
     """Each in a folder of its own; a failure is shown and the next page runs."""
+    runpy.run_path(str(Path(__file__).with_name("short.py")))
     failed = 0
     for page in pages:
         folder = root / page.replace("/", "-")
@@ -139,7 +142,7 @@ def run_command(line: str, where: str) -> None:
     if any(word in PUBLIC for word in words) and "ISTHMUS_DATA" not in os.environ:
         return
     if words[1] == "run":
-        words += ["--rounds", "2", *([] if "--seed" in words else ["--seeds", "0,"])]
+        words += [] if "--seed" in words else ["--seeds", "0,"]
     sys.argv = words
     try:
         main()

@@ -17,17 +17,8 @@ MODULE = script("make_notebooks")
 AGAIN = "run python docs/make_notebooks.py"
 
 
-SHORT = """
-from isthmus.study import loop
-
-begin = loop.Run.__init__
-
-def in_short(run, method, *arguments, **options):
-    begin(run, method.model_copy(update={"rounds": min(method.rounds, 4)}), *arguments, **options)
-
-loop.Run.__init__ = in_short
-"""
-"""The first cell here: what a notebook prints and draws after four rounds is of the same kinds as after all."""
+SHORT = Path(__file__).with_name("short.py").read_text(encoding="utf-8")
+"""The first cell here: what is printed and drawn after two rounds is of the same kinds as after all."""
 
 
 def code_cells(book: Any) -> list[Any]:
