@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.deploy.federated_studies import NEED_PROTECTION, STUDIES, study_of
+from tests.deploy.federated_studies import NEED_PROTECTION, STUDIES, in_one_process, study_of
 from tests.deploy.real import Federation, free_port, isthmus, parties_in, redirect, rows_of, until, written
 from tests.docs.test_blocks import blocks, commands
 from tests.federation.by_hand import at_folders
 from tests.federation.equal import check_equal
 
+from isthmus.data.datasets.ledgers import write as write_ledgers
 from isthmus.study.config import Study
 
 pytest.importorskip("nvflare")
@@ -127,14 +128,92 @@ def test_numbers_and_ledger_are_those_of_the_study(
         pytest.skip("mixes for one reader are no sums that masks or encryption protect: such a study is refused")
     named = [each for each in EQUAL[name] if total != "none" or each not in NEED_PROTECTION]
     methods = [STUDIES["fedgc by sgd" if each == "fedgc" else each]["methods"][0] for each in named]
-    folder = federation.base / "data"
-    shutil.rmtree(folder)
-    study = at_folders(base.model_copy(update={"methods": methods}), folder)
-    toml = written(tmp_path / "s.toml", **study.resolved(), protect={"total": total, "noise": "study"})
+    protect = base.protect.model_copy(update={"total": total, "noise": "study"})
+    study, toml = put(base.model_copy(update={"methods": methods, "protect": protect}), federation, tmp_path)
     done = federation.run(toml, tmp_path / "out")
     assert done.returncode == 0, done.stderr + federation.log("server")
     check_equal(tmp_path / "out", study, total)
     assert_no_key_at(federation.kits / "server", federation)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["fedgl", "fedcog"])
+def test_ids_that_are_matched_obliviously_lead_to_the_same_results(
+    name: str, federation: Federation, tmp_path: Path
+) -> None:
+    study, toml = put(study_of(name, rounds=2, protect={"matching": "oblivious"}), federation, tmp_path)
+    done = federation.run(toml, tmp_path / "out")
+    assert done.returncode == 0, done.stderr + federation.log("server")
+    due = {(at, metric): value for at, metric, value in in_one_process(study).history}
+    history = [row for row in rows_of(tmp_path / "out", "history") if row["method"] == name]
+    assert {row["round"] for row in history} == {1, 2}
+    assert all(row["value"] == pytest.approx(due[row["round"], row["metric"]]) for row in history)
+    assert {"match", "match: delivery"} <= {row["action"] for row in rows_of(tmp_path / "out", "set-up")}
+
+
+PRIVATE: Mapping[str, dict[str, Any]] = {
+    "party": {"privacy": {"unit": "party", "epsilon": 50.0}, "protect": {"total": "masks"}},
+    "item": {"privacy": {"unit": "item", "epsilon": 8.0}, "model": {"encoder": "mlp", "hidden": 8, "dropout": 0.0}},
+    "edge": {"privacy": {"unit": "edge", "epsilon": 8.0}, "model": {"encoder": "gap", "hidden": 8}},
+    "node": {
+        "privacy": {"unit": "node", "epsilon": 8.0, "neighbours": 200},
+        "model": {"encoder": "gap", "hidden": 8, "dropout": 0.0},
+    },
+}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("unit", PRIVATE)
+def test_a_private_study_spends_what_it_says_and_its_dossiers_are_signed(
+    unit: str, federation: Federation, tmp_path: Path
+) -> None:
+    _, toml = put(study_of("fedavg", rounds=2, **PRIVATE[unit]), federation, tmp_path)
+    out, kits = tmp_path / "out", federation.kits
+    done = federation.run(toml, out)
+    assert done.returncode == 0, done.stderr + federation.log("server")
+    (run,) = json.loads((out / "results.json").read_text())["runs"]
+    assert run["privacy"]["of"] == unit
+    assert run["privacy"]["epsilon"] == pytest.approx(PRIVATE[unit]["privacy"]["epsilon"])
+    for words in (
+        ("dossier", out, "--kit", kits / "admin"),
+        ("dossier", "verify", out, "--kit", kits / "party-0"),
+        ("dossier", out, "--kit", kits / "party-1"),
+        ("dossier", "verify", out / "dossier-party-1.json", "--kit", kits / "party-1"),
+    ):
+        done = isthmus(*words)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+    (stated,) = json.loads((out / "dossier.json").read_text())["privacy"]
+    assert (stated["unit"], stated["epsilon"]) == (run["privacy"]["unit"], pytest.approx(run["privacy"]["epsilon"]))
+
+
+def put(base: Study, federation: Federation, tmp_path: Path) -> tuple[Study, Path]:
+    """A study of the federation's parties, whose data are written anew, and its file."""
+    shutil.rmtree(federation.base / "data")
+    study = at_folders(base, federation.base / "data")
+    return study, written(tmp_path / "s.toml", **study.resolved(), protect=base.protect.model_dump())
+
+
+@pytest.mark.processes
+def test_tables_of_banks_are_a_typed_federation(tmp_path: Path) -> None:
+    """From three CSV files of each bank to transfers that are classified: as in one process."""
+    write_ledgers(tmp_path / "exports", parties=3, customers=30, transfers=12, laundering=0.1)
+    made = isthmus(
+        "party", "new", tmp_path / "data", "--tables", f"{tmp_path}/exports/*", "--label", "transfers.laundering"
+    )
+    assert made.returncode == 0, made.stderr
+    study = Study.of({
+        "unlabelled": "idle", "protect": {"total": "none"}, "data": {"name": "folder", "path": str(tmp_path / "data")},
+        "model": {"encoder": "hetero-sage", "hidden": 8}, "methods": [{"name": "fedavg", "rounds": 2}],
+    })  # fmt: skip
+    toml = written(tmp_path / "s.toml", **study.resolved(), protect=study.protect.model_dump())
+    here = Federation(tmp_path / "federation", toml, parties_in(tmp_path / "data"))
+    try:
+        here.start()
+        done = here.run(toml, tmp_path / "out")
+        assert done.returncode == 0, done.stderr + here.log("server")
+    finally:
+        here.close()
+    check_equal(tmp_path / "out", study)
 
 
 def assert_no_key_at(folder: Path, federation: Federation) -> None:
