@@ -97,7 +97,7 @@ def test_mistakes_are_one_line(isthmus, tmp_path, study, arguments, message):
 def test_audits_are_listed(isthmus):
     code, out, _ = isthmus("audits", "--json")
     assert code == 0
-    assert [each["name"] for each in json.loads(out)] == ["edges", "epsilon", "membership", "reconstruction"]
+    assert [each["name"] for each in json.loads(out)] == ["edges", "epsilon", "inversion", "membership", "reconstruction"]
 
 
 def test_accuracy_without_test_items_is_said_in_one_line(isthmus):

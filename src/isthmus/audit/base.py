@@ -27,6 +27,8 @@ class Audit(Registered):
     built_in_module: ClassVar[str] = "isthmus.audit"
     attacked: ClassVar[str] = ""
     """The name of the method that it attacks; empty if it attacks any method."""
+    by_name_only: ClassVar[bool] = False
+    """Whether it attacks too few models to be anyone's first choice."""
     of_noise: ClassVar[bool] = False
     """Whether it attacks the noise of `[privacy]`; others train without it."""
 

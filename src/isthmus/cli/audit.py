@@ -158,7 +158,7 @@ def _audit_and_method(study: Study, by: str | None, name: str | None) -> tuple[t
         known = ", ".join(method.label for method in study.method_list())
         raise IsthmusError(f"--method {name}: it is not in this study, which has {known}")
     private = study.named_privacy() is not None
-    fitting = [kind for kind in Audit.known().values() if kind.of_noise == private]
+    fitting = [kind for kind in Audit.known().values() if kind.of_noise == private and not kind.by_name_only]
     kinds = [Audit.named(by)] if by else sorted(fitting, key=lambda kind: kind.attacked == "")
     for kind in kinds:
         for method in methods:
