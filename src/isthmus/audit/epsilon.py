@@ -52,11 +52,15 @@ class Shown:
         return self.bound.epsilon <= self.claimed + ROUNDING
 
     @property
+    def shown(self) -> float:
+        """The epsilon that is shown, rounded down to two digits."""
+        return math.floor(self.bound.epsilon * 100) / 100
+
+    @property
     def said(self) -> str:
         """Both in a sentence."""
-        shown = math.floor(self.bound.epsilon * 100) / 100
         text = (
-            f"claimed epsilon {self.claimed:.4g}; this audit shows at least {shown:g} "
+            f"claimed epsilon {self.claimed:.4g}; this audit shows at least {self.shown:g} "
             f"({self.bound.confidence:.0%} confidence, {self.bound.canaries:,} canaries)".replace("%", " %")
         )
         return text if self.kept else f"{text}: the noise is not what the account says, so do not rely on the claim"
@@ -115,7 +119,7 @@ class EmpiricalEpsilon(Audit):
         bounds = [each.bound for each in found]
         claims = [
             ("epsilon that is claimed", [f"{each.claimed:.4g}" for each in found]),
-            ("epsilon that is shown", [f"{each.epsilon:.2f}" for each in bounds]),
+            ("epsilon that is shown", [f"{each.shown:.2f}" for each in found]),
             ("... if all guesses were right", [f"{each.most:.2f}" for each in bounds]),
         ]
         guesses = [
@@ -125,7 +129,7 @@ class EmpiricalEpsilon(Audit):
             ("runs of the mechanism", [f"{each.runs:,}" for each in found]),
         ]
         notes = [each.said for each in found]
-        shown = [{"of": each.unit, "claimed": each.claimed, "shown": each.bound.epsilon, "said": each.said}
+        shown = [{"of": each.unit, "claimed": each.claimed, "shown": each.shown, "said": each.said}
                  for each in found]  # fmt: skip
         return AuditTable("", [UNITS[each.unit] for each in found], [claims, guesses], notes, lower_bounds=shown)
 
