@@ -213,6 +213,20 @@ def data_frame(rows: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]]) 
     return pandas.DataFrame(rows)
 
 
+class ShownEpsilon(BaseModel):
+    """An epsilon that an audit shows beside the claimed one.
+
+    Attributes:
+        of: the unit, a key of `isthmus.privacy.account.UNITS`.
+        said: both in a sentence, with confidence and canaries.
+    """
+
+    of: str
+    claimed: float
+    shown: float
+    said: str
+
+
 class AuditRecord(BaseModel):
     """The result of one audit of one method.
 
@@ -223,6 +237,7 @@ class AuditRecord(BaseModel):
         corner, columns, sections, notes: the table, as `isthmus.audit.base.AuditTable` has it.
         curves: ROC curves by title, each as false and true positive rates.
         protections: all figures, for each column.
+        lower_bounds: epsilons that it shows.
     """
 
     study: str
@@ -235,6 +250,7 @@ class AuditRecord(BaseModel):
     notes: list[str]
     curves: dict[str, list[tuple[float, float]]] = {}
     protections: list[dict[str, Any]]
+    lower_bounds: list[ShownEpsilon] = []
 
 
 def write_audit(folder: Path, record: AuditRecord) -> Path:
@@ -257,6 +273,12 @@ def read_audits(folder: Path, study: str) -> list[AuditRecord]:
         with store.expected_content(path, remedy):
             records.append(AuditRecord.model_validate(content))
     return [each for each in records if each.study == study]
+
+
+def shown_epsilon(audits: Iterable[AuditRecord], method: str, unit: str) -> ShownEpsilon | None:
+    """The largest epsilon that audits of a method show for a unit; None if no audit looked for one."""
+    shown = [each for record in audits if record.method == method for each in record.lower_bounds if each.of == unit]
+    return max(shown, key=lambda each: each.shown, default=None)
 
 
 def write_graph(folder: Path, graph: Mapping[str, Tensor]) -> None:

@@ -96,8 +96,9 @@ def test_mistakes_are_one_line(isthmus, tmp_path, study, arguments, message):
 
 def test_audits_are_listed(isthmus):
     code, out, _ = isthmus("audits", "--json")
+    names = [each["name"] for each in json.loads(out)]
     assert code == 0
-    assert [each["name"] for each in json.loads(out)] == ["edges", "membership", "reconstruction"]
+    assert names == ["edges", "epsilon", "inversion", "membership", "reconstruction"]
 
 
 def test_accuracy_without_test_items_is_said_in_one_line(isthmus):
@@ -156,6 +157,25 @@ def test_another_audit_than_a_methods_own_is_taken_by_name(isthmus):
                            "--set", "audit.shadows=2", "--json")  # fmt: skip
     assert code == 0
     assert json.loads(out)["audit"]["name"] == "membership"
+
+
+def test_an_epsilon_that_is_shown_stands_beside_the_claimed_one(isthmus, tmp_path):
+    folder = tmp_path / "run"
+    private = ("--set", "privacy.unit=edge", "--set", "privacy.epsilon=6")
+    code, _, _ = isthmus("run", *SMALL[2:], *private, "--encoder", "gap", "--rounds", "1", "--out", folder)
+    assert code == 0
+    code, out, _ = isthmus("audit", "--into", folder)  # under [privacy] it is the audit of noise
+    (said,) = (line for line in out.splitlines() if line.startswith("claimed epsilon 6; this audit shows at least 2."))
+    assert code == 0
+    assert "(95 % confidence, 1,000 canaries)" in said
+    assert isthmus("report", folder)[0] == isthmus("dossier", folder, "--purpose", "a test")[0] == 0
+    page = (folder / "report.html").read_text()
+    account = page.partition("shown by an audit")[2].partition("</table>")[0]
+    assert "at least " + said.partition("at least ")[2][:3] in account
+    assert said in (folder / "dossier.html").read_text()
+    code, _, err = isthmus("audit", "--into", folder, "--by", "membership")
+    assert code == 2
+    assert "audit 'membership' does not train under [privacy]: use the audit 'epsilon'" in " ".join(err.split())
 
 
 def test_what_is_found_is_kept_in_the_result_folder_and_shown_by_its_report(isthmus, tmp_path):

@@ -27,6 +27,10 @@ class Audit(Registered):
     built_in_module: ClassVar[str] = "isthmus.audit"
     attacked: ClassVar[str] = ""
     """The name of the method that it attacks; empty if it attacks any method."""
+    by_name_only: ClassVar[bool] = False
+    """Whether it attacks too few models to be anyone's first choice."""
+    of_noise: ClassVar[bool] = False
+    """Whether it attacks the noise of `[privacy]`; others train without it."""
 
     @abstractmethod
     def run(self, parties: Sequence[Party], task: Task, module: nn.Module, method: Any, *, seed: int = 0) -> list[Any]:
@@ -39,10 +43,16 @@ class Audit(Registered):
 
     def run_study(self, study: Study, loaded: Loaded, method: Any) -> list[Any]:
         """Attack a method of a study, on the loaded cut and the initial model of the study's first seed."""
-        if study.named_privacy() is not None:
-            raise IsthmusError("no audit trains under [privacy] yet: take the table out to audit the method without it")
+        privacy, more = study.named_privacy(), dict[str, Any]()
+        if self.of_noise:
+            more = {"privacy": privacy}
+        elif privacy is not None:
+            raise IsthmusError(
+                f"audit '{self.name}' does not train under [privacy]: use the audit 'epsilon', or take the table out "
+                "to attack the method without noise"
+            )
         module = module_for(study.encoder(method), loaded.parties, loaded.task, study.seeds[0])
-        return self.run(loaded.parties, loaded.task, module, method, seed=study.seeds[0])
+        return self.run(loaded.parties, loaded.task, module, method, seed=study.seeds[0], **more)
 
     @abstractmethod
     def table(self, found: Any, parties: int) -> AuditTable:
@@ -59,6 +69,7 @@ class AuditTable:
         sections: groups of lines; each line is a title and one cell per column.
         notes: sentences below the table.
         curves: ROC curves by title, each as false and true positive rates.
+        lower_bounds: epsilons that it shows, see `isthmus.result_files.ShownEpsilon`.
     """
 
     corner: str
@@ -66,6 +77,7 @@ class AuditTable:
     sections: Sequence[Sequence[tuple[str, Sequence[str]]]]
     notes: Sequence[str]
     curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    lower_bounds: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, eq=False)

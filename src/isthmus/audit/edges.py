@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar
@@ -20,6 +20,7 @@ from isthmus.data import rows
 from isthmus.data.party import Block, Cohort, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
+from isthmus.federation.site import Site
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgcl import FGCL, budgets, safe
 from isthmus.privacy.accounting import PrivacyCost
@@ -182,17 +183,23 @@ def guess_from_release(method: FGCL, transport: LocalTransport, released: Collec
     """Guess every pair of nodes of the training graphs from what these parties last released."""
     scores, joined = [], []
     for site in transport.sites:
-        assert isinstance(site, FGCL.AtParty)
-        with site.asked():
-            released_views = site.kept.each("prepared")
-        for party, pairs, views in zip(site.hosted.parties, site.pairs, released_views, strict=True):
+        for party, pairs, evidence in released_evidence(method, site):
             if party.name in released:
                 trains = party.train[rows.party_of_rows(pairs.counts, party.train.device)]
-                weights = [views[str(view)].cpu().double() for view in range(len(views))]
-                evidence = [each.log_odds(weight) for each, weight in zip(method.mechanisms(), weights, strict=True)]
-                scores.append(torch.stack(evidence).sum(0)[trains])
+                scores.append(evidence[trains])
                 joined.append(pairs.bits(party.graph.edge_index)[trains] > 0)
     return _required(Guess.of(torch.cat(scores).numpy(), torch.cat(joined).numpy()))
+
+
+def released_evidence(method: FGCL, site: Site) -> Iterator[tuple[Party, NodePairs, Tensor]]:
+    """By party all pairs of nodes of its graphs, and their log-odds to be joined by what it last released."""
+    assert isinstance(site, FGCL.AtParty)
+    with site.asked():
+        released_views = site.kept.each("prepared")
+    for party, pairs, views in zip(site.hosted.parties, site.pairs, released_views, strict=True):
+        weights = [views[str(view)].cpu().double() for view in range(len(views))]
+        evidence = [each.log_odds(weight) for each, weight in zip(method.mechanisms(), weights, strict=True)]
+        yield party, pairs, torch.stack(evidence).sum(0)
 
 
 def guess_from_model(

@@ -31,7 +31,7 @@ def audit_command(
     by: Annotated[
         str | None,
         typer.Option(
-            help="Audit, see isthmus audits; the one made for the method, or membership.",
+            help="Audit, see isthmus audits; epsilon under [privacy], the one made for the method, or membership.",
             autocompletion=complete(AUDITS),
         ),
     ] = None,
@@ -124,7 +124,7 @@ def _study_of_results(folder: Path, given: Mapping[str, Any]) -> Study:
 
 def _save(folder: Path, audit: Audit, method: Method, seed: int, table: AuditTable, found: Sequence[Any]) -> None:
     """Save the findings in a result folder, for the report."""
-    from isthmus.result_files import AuditRecord, write_audit
+    from isthmus.result_files import AuditRecord, ShownEpsilon, write_audit
 
     write_audit(
         folder,
@@ -139,6 +139,7 @@ def _save(folder: Path, audit: Audit, method: Method, seed: int, table: AuditTab
             notes=list(table.notes),
             curves={title: list(points) for title, points in table.curves.items()},
             protections=[each.to_dict() for each in found],
+            lower_bounds=[ShownEpsilon.model_validate(each) for each in table.lower_bounds],
         ),
     )
 
@@ -147,7 +148,7 @@ def _audit_and_method(study: Study, by: str | None, name: str | None) -> tuple[t
     """Choose an audit, and the method of the study that it attacks.
 
     Arguments:
-        by: name of the audit; without it, audits made for one method come first.
+        by: name of the audit; without it that of noise under [privacy], else audits made for one method come first.
         name: name of the method; without it, the first that the audit can attack.
     """
     from isthmus.audit.base import Audit
@@ -156,7 +157,9 @@ def _audit_and_method(study: Study, by: str | None, name: str | None) -> tuple[t
     if not methods:
         known = ", ".join(method.label for method in study.method_list())
         raise IsthmusError(f"--method {name}: it is not in this study, which has {known}")
-    kinds = [Audit.named(by)] if by else sorted(Audit.known().values(), key=lambda kind: kind.attacked == "")
+    private = study.named_privacy() is not None
+    fitting = [kind for kind in Audit.known().values() if kind.of_noise == private and not kind.by_name_only]
+    kinds = [Audit.named(by)] if by else sorted(fitting, key=lambda kind: kind.attacked == "")
     for kind in kinds:
         for method in methods:
             if kind.attacked in ("", method.name):

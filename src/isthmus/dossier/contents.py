@@ -22,7 +22,7 @@ from isthmus.report.headline import title
 from isthmus.report.ledger_text import describe_action, parse_fields
 from isthmus.report.loading import ResultFolder, ResultsFile, RunSummary, read_folder, read_results
 from isthmus.report.sections import ledger
-from isthmus.result_files import HISTORY, LEDGER, RESULTS, SET_UP, STUDY
+from isthmus.result_files import HISTORY, LEDGER, RESULTS, SET_UP, STUDY, AuditRecord
 from isthmus.study.model_card import interval_of
 from isthmus.version import VERSION
 
@@ -52,7 +52,7 @@ def content_of_run(folder: Path, made: str, *, party: str = "", purpose: str = "
     cuts = [_own(cut.description, party) for cut in whole.cuts]
     actions = [*_actions(tables[SET_UP], whole, party), *_actions(tables[LEDGER], whole, party)]
     models = list(_models(folder, whole.runs, party))
-    privacy = [each for run in whole.runs for each in privacy_of(run)]
+    privacy = [each for run in whole.runs for each in privacy_of(run, shown.audits)]
     metrics = list(_metrics(shown, party))
     more = [name for name in ("places.parquet", "graphs") if (folder / name).exists()]
     content: Content = {
@@ -101,8 +101,12 @@ def finished(content: Content, facts: Facts) -> Content:
     return {**content, "checks": output_checks(content, facts), "known_limits": known_limits(content, facts)}
 
 
-def privacy_of(run: RunSummary) -> list[Content]:
-    """What a run spends of privacy, an entry for each protected unit; nothing else reads the accounts of results."""
+def privacy_of(run: RunSummary, audits: Sequence[AuditRecord] = ()) -> list[Content]:
+    """What a run spends of privacy, an entry for each protected unit; nothing else reads the accounts of results.
+
+    Arguments:
+        audits: of the same study; what they show of an epsilon stands beside it.
+    """
     where = {"method": run.method, "seed": run.seed}
     if not run.privacy:
         return [{**where, "unit": "", "epsilon": None, "delta": None, "said": "no noise was added"}]
@@ -111,7 +115,9 @@ def privacy_of(run: RunSummary) -> list[Content]:
         spent = min((account["basic"], account["advanced"]), key=lambda each: float(each["epsilon"]))
         entry = {**where, "unit": str(account["unit"]), "epsilon": spent["epsilon"], "delta": spent["delta"]}
         said = wording.describe_privacy({**account, "others": ()})
-        found.append({**entry, "releases": account.get("releases", []), "said": said})
+        bound = result_files.shown_epsilon(audits, run.method, str(account.get("of", "")))
+        shown = {} if bound is None else {"shown": {"epsilon": bound.shown, "said": bound.said}}
+        found.append({**entry, "releases": account.get("releases", []), "said": said, **shown})
     return found
 
 

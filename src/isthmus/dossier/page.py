@@ -156,7 +156,10 @@ def _protections(content: Content) -> str:
 
 
 def _privacy(content: Content) -> str:
-    rows = [[f"{each['method']}, seed {each['seed']}", each["said"]] for each in content["privacy"]]
+    rows = []
+    for each in content["privacy"]:
+        shown = each.get("shown", {}).get("said", "")
+        rows.append([f"{each['method']}, seed {each['seed']}", "; ".join(filter(None, (each["said"], shown)))])
     return _table(("Run", "What it spends"), rows, "Of all that left the parties in this run.") if rows else ""
 
 

@@ -88,6 +88,12 @@ class ItemGradients:
 
     def add(self, sums: Sequence[Tensor], some: Tensor, epoch: int, at: int) -> None:
         """Add the clipped gradients of some items to the sums of their parties."""
+        clipped, party = self.plan.clipped(self.of_items(some, epoch, at)), self.site.cohort.party[some]
+        for total, each in zip(sums, clipped, strict=True):
+            total.index_add_(0, party, each)
+
+    def of_items(self, some: Tensor, epoch: int, at: int) -> list[Tensor]:
+        """The gradients of some items, `[items, ...]` for each leaf."""
         site, model = self.site, self.model
         party = site.cohort.party[some]
         block = items_block(site.cohort, some)
@@ -98,8 +104,7 @@ class ItemGradients:
         self.loss(Step(output, site.cohort.y[some], (1,) * some.numel(), some)).sum().backward()
         gradients = [torch.zeros_like(leaf.tensor) if leaf.tensor.grad is None else leaf.tensor.grad for leaf in leaves]
         model.stop_training()
-        for total, each in zip(sums, self.plan.clipped(gradients), strict=True):
-            total.index_add_(0, party, each)
+        return gradients
 
     def _dropout(self, party: Tensor, some: Tensor, epoch: int, at: int) -> Draws:
         """Draws of items: of their parties, by the items' positions there."""

@@ -8,20 +8,22 @@ from typing import Any
 
 from isthmus.report import page, wording
 from isthmus.report.loading import Findings
+from isthmus.result_files import shown_epsilon
 
 
 def section(findings: Findings) -> str:
     """The section's HTML: for each method the run that spent most; empty if no party adds noise."""
     rows, without = [], []
+    audited = any(record.lower_bounds for record in findings.audits)
     for method in (each for each in findings.methods if not findings.is_unfinished(each)):
         if spent := findings.privacy(method):
-            rows += [_row(findings, method, each) for each in (spent, *spent.get("others", ()))]
+            rows += [_row(findings, method, each, audited) for each in (spent, *spent.get("others", ()))]
         else:
             without.append(method)
     if not rows:
         return ""
     names = ("Method", "What is hidden", "Releases")
-    counts = ("ε, added up", "δ", "ε, composed", "δ", "Best chance")
+    counts = ("ε, added up", "δ", "ε, composed", "δ", "Best chance", *(["ε, shown by an audit"] if audited else []))
     head = f"<tr>{page.heads(names)}{page.heads(counts, 'n')}</tr>"
     note = (
         "The bounds hold for a reader of everything that left the parties: with or without one such unit, the chance "
@@ -30,15 +32,20 @@ def section(findings: Findings) -> str:
         "an attacker can know, but for the probability δ, who took even odds on whether the unit is in the data. Of "
         "several seeds the one that spent most is shown."
     )
+    if audited:
+        note += " The last column is what guesses in an audit contradict, with 95 % confidence: it must be below the ε."
     if without:
         note += f" No noise in {', '.join(without)}."
     return page.table(head, "".join(rows), note)
 
 
-def _row(findings: Findings, method: str, spent: Mapping[str, Any]) -> str:
+def _row(findings: Findings, method: str, spent: Mapping[str, Any], audited: bool) -> str:
     releases = "; ".join(map(_release, spent.get("releases", [])))
     figures = [f"{spent[way][name]:.6g}" for way in ("basic", "advanced") for name in ("epsilon", "delta")]
     figures.append(wording.format_chance(spent))
+    if audited:
+        shown = shown_epsilon(findings.audits, method, str(spent.get("of", "")))
+        figures.append("–" if shown is None else f"at least {shown.shown:.2f}")
     cells = "".join(f"<td class=n>{each}</td>" for each in figures)
     return (
         f"<tr>{page.method_head(findings, method)}<td>{escape(str(spent['unit']))}</td>"
