@@ -50,6 +50,7 @@ class Setting:
         unit: that noise hides.
         data: with the parties that bring their own cut, or `partition`.
         local: training at a party.
+        privacy: more options of the unit.
     """
 
     unit: str
@@ -60,6 +61,7 @@ class Setting:
     rounds: int = 20
     partition: dict[str, Any] = field(default_factory=dict)
     local: dict[str, Any] = field(default_factory=lambda: {"epochs": 2})
+    privacy: dict[str, Any] = field(default_factory=dict)
 
     def study(self, way: str, seed: int) -> Study:
         method = {"name": "local" if way == "local" else "fedavg", "rounds": self.rounds, "every": self.rounds}
@@ -73,14 +75,16 @@ class Setting:
         if self.partition:
             table["partition"] = self.partition
         if way not in ("local", "none"):
-            table["privacy"] = {"unit": self.unit, "epsilon": float(way)}
+            table["privacy"] = {"unit": self.unit, "epsilon": float(way), **self.privacy}
         return Study.of(table)
 
 
 GIN, MLP = {"encoder": "gin", "hidden": 16}, {"encoder": "mlp", "hidden": 16}
 RANDOM = {"name": "random"}
 SETTINGS = {
-    "edge-cora": Setting("edge", "`cora`, `gap`", {"name": "cora"}, {"encoder": "gap"}, partition={"name": "louvain"}),
+    "edge-cora": Setting(
+        "edge", "`cora`, `gap`", {"name": "cora"}, {"encoder": "gap"}, rounds=60, partition={"name": "louvain"}
+    ),
     "edge-banks": Setting("edge", "`banks`, 6,000 nodes, `gap`", {"name": "banks", "nodes": 6000}, {"encoder": "gap"}),
     "item-cora": Setting(
         "item",
@@ -93,6 +97,13 @@ SETTINGS = {
     "item-motifs": Setting("item", "`motifs`, 600 graphs, `gin`", {"name": "motifs", "graphs": 600}, GIN),
     "item-proteins": Setting(
         "item", "`proteins`, `gin`", {"name": "proteins"}, GIN, partition=RANDOM, local={"epochs": 5, "lr": 0.003}
+    ),
+    "node-banks": Setting(
+        "node",
+        "`banks`, 6,000 nodes, `gap`, `neighbours` 250",
+        {"name": "banks", "nodes": 6000},
+        {"encoder": "gap", "hidden": 16},
+        privacy={"neighbours": 250},
     ),
     "party-banks": Setting(
         "party",

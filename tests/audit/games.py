@@ -7,16 +7,17 @@ from isthmus.audit.canary_edges import CanaryEdges
 from isthmus.audit.canary_items import CanaryItems
 from isthmus.audit.canary_parties import CanaryParties
 from isthmus.audit.canary_views import CanaryViews
-from isthmus.audit.epsilon import EmpiricalEpsilon
-from isthmus.federation.private import PrivateEdges, PrivateItems, PrivateSums
+from isthmus.audit.epsilon import EmpiricalEpsilon, game_of
+from isthmus.federation.private import PrivateItems, PrivateSums
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgcl import FGCL
 from isthmus.nn.aggregation import aggregations
 from isthmus.nn.encoders import Encoder
 from isthmus.privacy.hops import HopPlan
 from isthmus.privacy.items import ItemPlan
-from isthmus.privacy.options import EdgePrivacy, ItemPrivacy, PartyPrivacy
+from isthmus.privacy.options import EdgePrivacy, ItemPrivacy, NodePrivacy, PartyPrivacy
 from isthmus.privacy.updates import PartyPlan
+from isthmus.study.private import private_answers
 from isthmus.study.setup import module_for, task_for
 
 CLAIMED = 2.0
@@ -40,7 +41,16 @@ def of_edges():
     parties = make_node_parties([100, 100])
     module = module_for(Encoder.named("gap")(hops=2, width=4), parties, task_for(parties), 0)
     plan = HopPlan.of(EdgePrivacy(epsilon=CLAIMED), aggregations(module)[0].depth)
-    return CanaryEdges(PrivateEdges(plan), parties, module)
+    return CanaryEdges(plan, plan.account().cost(plan.options.delta), parties, module)
+
+
+def of_nodes():
+    parties = make_node_parties([200, 200])
+    task = task_for(parties)
+    module = module_for(Encoder.named("gap")(hops=2, width=4), parties, task, 0)
+    privacy = NodePrivacy(epsilon=CLAIMED, neighbours=20, share=0.95)
+    private = private_answers(privacy, FedAvg(rounds=1, select="last"), module, task, 2)
+    return game_of(private, parties, task, module, FedAvg())
 
 
 def of_views():

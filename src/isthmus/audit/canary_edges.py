@@ -1,9 +1,10 @@
-"""The game about edges: some pairs of a party's nodes are joined by a coin, and a reader sees every noisy hop.
+"""Games about a party's graph: canaries' edges are there by a coin, and a reader sees every noisy hop.
 
-Each node is in one pair at most. The reader knows features, all other edges and what a hop was computed from, which
-the hop before released. If nodes i and j of a pair are joined, row i of a hop has h_j more, and row j has h_i more. The
-score is the logarithm of the odds that Gaussian noise gives, up to a factor. Sums and noise are those of a run
-(`federation.private`, `privacy.hops`).
+A canary edge joins two nodes in both directions, each node in one at most. A canary node has edges to as many others as
+the study promises, its leaves, each of one canary; without them it is empty. The reader knows features, all other edges
+and what a hop was computed from, which the hop before released. For each edge of a canary from j to i, row i of a hop
+has h_j more. The score is the logarithm of the odds that Gaussian noise gives, up to a factor. Sums and noise are those
+of a run (`federation.private`, `privacy.hops`).
 """
 
 from __future__ import annotations
@@ -20,20 +21,26 @@ from torch_geometric.utils import coalesce, remove_self_loops
 from isthmus.audit.lower_bound import Game, Played
 from isthmus.data.matrices import Ints
 from isthmus.data.party import PER_EDGE, Party
-from isthmus.federation.private import PrivateEdges
+from isthmus.federation.private import with_sums
 from isthmus.nn.aggregation import sum_over_neighbours
+from isthmus.privacy.accounting import PrivacyCost
 from isthmus.privacy.hops import HopPlan
+from isthmus.privacy.options import NodePrivacy
 from isthmus.privacy.random_bits import NoiseKey
 
 
 class CanaryEdges(Game):
-    """Pairs of nodes of the parties, as many as one run needs."""
+    """Pairs of nodes of the parties, as many as one run needs.
+
+    Arguments:
+        plan: the noise of the hops.
+        claimed: what the account says of a whole run.
+    """
 
     unit = "edge"
 
-    def __init__(self, private: PrivateEdges, parties: Sequence[Party], module: nn.Module) -> None:
-        self.private, self.parties, self.module = private, parties, module
-        self.claimed = private.plan.account().cost(private.plan.options.delta, self.unit)
+    def __init__(self, plan: HopPlan, claimed: PrivacyCost, parties: Sequence[Party], module: nn.Module) -> None:
+        self.plan, self.claimed, self.parties, self.module = plan, claimed, parties, module
 
     def play(self, canaries: int, seed: int) -> Played:
         source, runs, missing = np.random.default_rng(seed), list[Played](), canaries
@@ -43,27 +50,55 @@ class CanaryEdges(Game):
                 missing -= len(runs[-1].scores)
         return Played.together(runs)
 
-    def _of(self, party: Party, canaries: int, seed: int, source: np.random.Generator) -> Played:
+    def drawn(self, party: Party, canaries: int, source: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """The edges of up to so many canaries, `[2, edges]`, and the canary of each."""
         pairs = torch.from_numpy(pairs_of(party, source)[:, :canaries])
-        inside = torch.from_numpy(source.random(pairs.size(1)) < 0.5)
-        partner = torch.full((party.nodes,), -1)
-        partner[pairs], partner[pairs.flip(0)] = pairs.flip(0), pairs
+        return torch.cat([pairs, pairs.flip(0)], dim=1), torch.arange(pairs.size(1)).repeat(2)
+
+    def known(self, party: Party, own: Tensor) -> Tensor:
+        """The party's edges, without those that a canary has."""
         edges = coalesce(remove_self_loops(party.graph.edge_index)[0], num_nodes=party.nodes)
-        known = edges[:, partner[edges[0]] != edges[1]]
+        partner = torch.full((party.nodes,), -1)
+        partner[own[0]] = own[1]
+        return edges[:, partner[edges[0]] != edges[1]]
+
+    def _of(self, party: Party, canaries: int, seed: int, source: np.random.Generator) -> Played:
+        own, canary = self.drawn(party, canaries, source)
+        inside = torch.from_numpy(source.random(int(canary.max()) + 1 if canary.numel() else 0) < 0.5)
+        known = self.known(party, own)
         graph = copy(party.graph)
         for name in PER_EDGE:
             if graph.get(name) is not None:
                 del graph[name]
-        graph.edge_index = torch.cat([known, pairs[:, inside], pairs[:, inside].flip(0)], dim=1)
-        plan = Watched(**vars(self.private.plan))
-        PrivateEdges(plan).prepared([party.with_graph(graph)], self.module, NoiseKey(seed))
-        scores = torch.zeros(pairs.size(1), dtype=torch.float64)
-        first, second = pairs
+        graph.edge_index = torch.cat([known, own[:, inside[canary]]], dim=1)
+        plan = Watched(**vars(self.plan))
+        with_sums(plan, [party.with_graph(graph)], self.module, NoiseKey(seed))
+        scores = torch.zeros(inside.numel(), dtype=torch.float64)
         for h, released in plan.releases:
-            rest = released - sum_over_neighbours(h, known)
-            for row, other in ((first, second), (second, first)):
-                scores += (rest[row] * h[other]).sum(1) - h[other].square().sum(1) / 2
+            rest, more = released - sum_over_neighbours(h, known), h[own[0]]
+            scores.index_add_(0, canary, (rest[own[1]] * more).sum(1) - more.square().sum(1) / 2)
         return Played(scores.numpy(), inside.numpy())
+
+
+class CanaryNodes(CanaryEdges):
+    """Nodes of the parties with edges to as many others as the study promises, as many as one run needs.
+
+    Of what training makes of these nodes the reader uses nothing.
+    """
+
+    unit = "node"
+
+    def drawn(self, party: Party, canaries: int, source: np.random.Generator) -> tuple[Tensor, Tensor]:
+        assert isinstance(self.plan.options, NodePrivacy)
+        leaves = min(self.plan.options.neighbours, party.nodes - 1)
+        count = min(canaries, party.nodes // (leaves + 1))
+        order = torch.from_numpy(source.permutation(party.nodes))
+        canary = torch.arange(count).repeat_interleave(leaves)
+        return torch.stack([order[:count][canary], order[count : count * (leaves + 1)]]), canary
+
+    def known(self, party: Party, own: Tensor) -> Tensor:
+        edges = coalesce(remove_self_loops(party.graph.edge_index)[0], num_nodes=party.nodes)
+        return edges[:, ~torch.isin(edges[0], own[0])]
 
 
 @dataclass(frozen=True)

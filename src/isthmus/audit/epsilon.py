@@ -11,14 +11,14 @@ from pydantic import Field
 from torch import nn
 
 from isthmus.audit.base import Audit, AuditTable
-from isthmus.audit.canary_edges import CanaryEdges
+from isthmus.audit.canary_edges import CanaryEdges, CanaryNodes
 from isthmus.audit.canary_items import CanaryItems
 from isthmus.audit.canary_parties import CanaryParties
 from isthmus.audit.canary_views import CanaryViews
 from isthmus.audit.lower_bound import Game, LowerBound, Played, lower_bound
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
-from isthmus.federation.private import Private, PrivateEdges, PrivateItems
+from isthmus.federation.private import Private, PrivateEdges, PrivateItems, PrivateNodes
 from isthmus.methods.fgcl import FGCL
 from isthmus.privacy.account import UNITS
 from isthmus.privacy.options import Privacy
@@ -139,9 +139,13 @@ def game_of(private: Private, parties: Sequence[Party], task: Task, module: nn.M
     if isinstance(private, PrivateItems):
         if private.plan is None:
             raise IsthmusError(f"audit 'epsilon': nothing that method '{method.label}' trains leaves the parties")
+        if isinstance(private, PrivateNodes):
+            claimed = private.spent(private.plan.calls).cost(private.plan.options.delta)
+            return CanaryNodes(private.hops, claimed, parties, module)
         return CanaryItems(private, parties, task, module, method)
     if isinstance(private, PrivateEdges):
-        return CanaryEdges(private, parties, module)
+        claimed = private.plan.account().cost(private.plan.options.delta)
+        return CanaryEdges(private.plan, claimed, parties, module)
     assert private.sums is not None
     if not private.sums.actions:
         raise IsthmusError(f"audit 'epsilon': nothing that method '{method.label}' trains leaves the parties")
