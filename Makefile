@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Python compiles a module when it is first imported; most of what is installed never is.
+PIP := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check
 # Processes find each other's bytecode, whatever the machine says: tests start hundreds, and each would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -66,12 +68,12 @@ $(TOOLS)/.installed:
 # A machine with a wheel of torch at hand uses it; the constraints pin the tested set either way.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(PIP) -c constraints.txt torch==2.13.0
+	$(PIP) -c constraints.txt -e .
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -c constraints.txt -e '.[dev]'
 	touch $@
 
 clean:
