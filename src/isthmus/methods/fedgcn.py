@@ -80,7 +80,7 @@ class FedGcn(FedAvg):
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if self.hops and state.once("sum up"):
-            self._sum_up(federation)
+            self._sum_up(federation, model.module)
             yield state
         yield from super().server(federation, model, state)
 
@@ -89,7 +89,7 @@ class FedGcn(FedAvg):
         if not self.predicts_together or len(parties) == 1:
             return super().predictor(parties, task, module, **where)
         site = self.site(parties, task, module, **where)
-        self._sum_up(Federation(LocalTransport([site])))
+        self._sum_up(Federation(LocalTransport([site])), module)
         return site
 
     @property
@@ -100,13 +100,16 @@ class FedGcn(FedAvg):
     def predicts_together(self) -> bool:
         return self.reads_across
 
-    def _sum_up(self, federation: Federation) -> None:
+    def _sum_up(self, federation: Federation, module: nn.Module) -> None:
+        if uses_types(module):
+            federation.exchange("name_rows", {"parties": "\n".join(federation.parties)})
         union = federation.agree("known")
         federation.total("sum_up", rows=union, to="parties")
         federation.ask("settle")
 
     def calls(self, module: nn.Module) -> dict[str, int]:
-        return {**super().calls(module), **dict.fromkeys(("known", "sum_up", "settle"), int(self.hops > 0))}
+        due = dict.fromkeys(("known", "sum_up", "settle"), int(self.hops > 0))
+        return {**super().calls(module), **due, "name_rows": int(self.hops > 0 and uses_types(module))}
 
     class AtParty(NeighbourSums, FedAvg.AtParty):
         method: FedGcn

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from databases import bank_draft, crossing_drafts, dated_draft, days, edge_draft
+from databases import bank_draft, crossing_drafts, dated_draft, days, edge_draft, owned_twice
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.reading import check_folder
 from isthmus.data.ids import PLAIN, KeyedHash
@@ -571,6 +571,15 @@ def test_rows_that_their_holder_lacks_and_rows_at_one_side_only_are_told(tmp_pat
         south = south.put(column, [values[at] for at in kept], "transfers.parquet")
     (note,) = reports(write(tmp_path / "one side", north, south))["north"]
     assert "party 'south' does not list this edge: both sides should" in note
+
+
+def test_a_row_of_two_owners_is_told_to_both(tmp_path):
+    north, south = owned_twice()
+    rest = "and each has one owner: correct the owners at one of them"
+    assert reports(write(tmp_path / "twice", north, south)) == {
+        "north": [f"accounts.parquet: 1 rows are also those of party 'south', {rest}"],
+        "south": [f"accounts.parquet: 1 rows are also those of party 'north', {rest}"],
+    }
 
 
 def test_features_of_rows_that_others_hold_are_not_checked(tmp_path):
