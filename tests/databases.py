@@ -120,6 +120,20 @@ def crossing_drafts(*, dated: bool = False, stubs: bool = False, as_edges: bool 
     return drafts
 
 
+def owned_twice(**kind: bool) -> list[Draft]:
+    """Two banks that both say that an account of the first is theirs."""
+    north, south, _ = crossing_drafts(**kind)
+    accounts, transfers = south.tables["accounts.parquet"], south.tables["transfers.parquet"]
+    claimed = next(each for each in transfers["to_account"] if each not in accounts["id"])
+    accounts["id"] = [*accounts["id"], claimed]
+    for column in accounts.keys() - {"id"}:
+        accounts[column] = [*accounts[column], accounts[column][0]]
+    for end in ("from", "to"):
+        named = zip(transfers[f"{end}_account"], transfers[f"{end}_bank"], strict=True)
+        transfers[f"{end}_bank"] = ["south" if account == claimed else bank for account, bank in named]
+    return [north, south]
+
+
 def edge_draft(name: str = "north", *, dated: bool = True, **options: Any) -> Draft:
     """The same bank, whose transfers are edges with labels; without `dated` they have no dates."""
     draft = dated_draft(name, **options)

@@ -40,8 +40,6 @@ from isthmus.data.datasets.payments import features, one_hot
 from isthmus.data.history import histories
 from isthmus.data.party import Party, pool_parties
 from isthmus.data.pool import Pool
-from isthmus.methods.shared.relation_sums import relation_sums, with_means
-from isthmus.nn.typed import with_known_means
 from isthmus.study.results import Results
 
 HERE = Path(__file__).parent
@@ -103,23 +101,11 @@ def neural(world: World, method: str, model: str, seed: int, rounds: int) -> Sco
 
 
 def summed(world: World, seed: int, rounds: int) -> Scores:
-    """The same on sums over the transfers that other banks know: a bank scores its transfers with the sums that it got.
-
-    Here the sums are made of the pooled graph, and are those that banks get from each other before training.
-    """
-    parties = world.bordered
-    results = results_of(parties, "fedgcn", "graph", seed, rounds)
-    module = with_known_means(results.model("fedgcn").module)
-    assert module is not None
-    whole = pool_parties(parties)
-    sums, found = relation_sums(whole), []
-    for party in parties:
-        at = torch.searchsorted(whole.ids, party.ids)  # type: ignore[arg-type]
-        x, graph = with_means(party, sums[at]), party.graph
-        with torch.no_grad():
-            outputs = module.eval()(x, graph.edge_index, graph.node_type, graph.edge_type, graph.edge_attr)
-        found.append((party, outputs[party.labelled_type]))
-    return tested(found)
+    """The same on sums over the transfers that other banks know: a bank scores transfers with the sums that it got."""
+    results = results_of(world.bordered, "fedgcn", "graph", seed, rounds)
+    outputs = results.model("fedgcn").outputs(list(world.bordered))
+    sizes = [int(party.labelled_type.sum()) for party in world.bordered]
+    return tested(list(zip(world.bordered, outputs.split(sizes), strict=True)))
 
 
 def results_of(parties: Sequence[Party], method: str, model: str, seed: int, rounds: int) -> Results:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import torch
 from tests.deploy.federated_studies import federated, in_one_process
 
 import isthmus
-from databases import dated_draft, edge_draft
+from databases import crossing_drafts, dated_draft, edge_draft, owned_twice
 from isthmus.data.folder.reading import check_folder
 from isthmus.deploy.setup import introduced_of
+from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.study.config import Study
 from party_folders import Draft
@@ -72,3 +74,42 @@ def test_rows_that_are_edges_are_introduced_beside_the_nodes(tmp_path: Path) -> 
     size = introduced_of(contents)
     assert (size.nodes, size.rows, size.counted) == (12 + 7, 120, 139)
     assert size.items == size.labels == contents.items < 120
+
+
+def lacking() -> list[Draft]:
+    """Two banks, of which one lacks an account that the other names as its own."""
+    north, south, _ = crossing_drafts(dated=True)
+    accounts, named = south.tables["accounts.parquet"], north.tables["transfers.parquet"]["to_account"]
+    gone = next(each for each in named if each in accounts["id"])
+    accounts["id"] = ["B9" if each == gone else each for each in accounts["id"]]
+    transfers = south.tables["transfers.parquet"]
+    for column in ("from_account", "to_account"):
+        transfers[column] = ["B9" if each == gone else each for each in transfers[column]]
+    return [north, south]
+
+
+@pytest.mark.parametrize(
+    ("held", "matching", "why"),
+    [
+        (lambda: crossing_drafts(dated=True)[:2], "oblivious", ""),
+        (
+            lambda: owned_twice(dated=True),
+            "hashes",
+            "1 of its rows are also those of another party, the first in 'accounts'",
+        ),
+        (
+            lacking,
+            "oblivious",
+            r"Missing: south \(party 'north' names \d rows as this party's, which lacks 1: correct the owners",
+        ),
+    ],
+    ids=["agreed", "owned twice", "lacking"],
+)
+def test_parties_of_a_federation_agree_on_the_owners_of_rows(
+    tmp_path: Path, held: Callable[[], list[Draft]], matching: str, why: str
+) -> None:
+    drafts = {draft.settings["name"]: draft for draft in held()}
+    more = {"methods": [{"name": "fedgcn", "rounds": 1}], "protect": {"matching": matching}}
+    plan = study(tmp_path, lambda name, _: drafts[name], **more)
+    with pytest.raises(IsthmusError, match=why) if why else nullcontext():
+        federated(plan, tmp_path)

@@ -30,3 +30,10 @@ def test_another_message_is_refused(lie: dict[str, Any], why: str) -> None:
     with pytest.raises(AssertionError, match=why):
         assert not letter_problem({**LETTER, **lie}, FORM, 100)
     assert letter_problem(LETTER, None, 100)
+
+
+def test_a_list_of_whole_numbers_may_hold_any_up_to_its_length():
+    form = {"ids": UpTo(3, torch.tensor(0))}
+    assert letter_problem({"ids": torch.tensor([7, 9])}, form, 100) == ""
+    assert "is [4], expected is [3]" in letter_problem({"ids": torch.arange(4)}, form, 100)
+    assert "torch.float32, expected is torch.int64" in letter_problem({"ids": torch.ones(2)}, form, 100)

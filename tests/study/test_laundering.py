@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -67,6 +69,17 @@ def test_pooled_accounts_have_what_their_own_bank_knows(tmp_path: Path) -> None:
     accounts = pooled.graph.x[pooled.graph.node_type == pooled.schema.node_types.index("accounts")]
     # a constant 1, the bank, the kind and the moment of opening: an account of another bank lacks the last two
     assert int((accounts != 0).sum(1).min()) == 4
+
+
+def test_the_page_federates_the_study_that_it_compares() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "laundering.md").read_text(encoding="utf-8")
+    alone, together = (
+        Study.of(tomllib.loads(re.search(rf'title="{name}"\n(.*?)```', page, re.DOTALL)[1]))  # type: ignore[index]
+        for name in ("laundering.toml", "together.toml")
+    )
+    assert together.task == alone.task
+    assert together.encoder() == alone.encoder()
+    assert together.method_list() == [each for each in alone.method_list() if each.name == "fedavg"]
 
 
 @pytest.mark.slow

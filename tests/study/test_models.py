@@ -81,6 +81,20 @@ def test_predictions_of_personal_models_have_each_partys_accuracy(
         assert model.predict(party).equals(results.model(method, party=party.name).predict(party))
 
 
+@pytest.mark.parametrize(("method", "together"), [("fedgcn", True), ("fedcog-gcn", False)])
+def test_a_model_trained_across_borders_says_which_edges_it_lacks(method: str, together: bool) -> None:
+    study = study_of(method)
+    results, parties = run_study(study), study.load(0).parties
+    model = results.model(method)
+    found = accuracy(model.predict(parties), study, model) - results.runs[0].metrics["test_accuracy"]
+    assert len(model.notes) == (0 if together else len(parties))
+    assert found == pytest.approx(0, abs=1e-12) or not together
+    assert len(model.embeddings(parties)) == sum(party.nodes for party in parties)
+    model.outputs(parties[0])
+    (note,) = model.notes
+    assert note.startswith(f"{method} trained on edges between parties; 'party-0' is predicted without those to par")
+
+
 def test_a_personal_head_needs_a_party(banks: tuple[Study, Results, Path]) -> None:
     _, results, out = banks
     with pytest.raises(IsthmusError, match=r"'fedper' weight 'convs.1.bias' is each party's own: .* party='NAME'"):

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import isthmus
+from databases import crossing_drafts
 from isthmus.data.folder.writing import write_parties
 from isthmus.data.party import Party
 from isthmus.data.schema import Schema
 from isthmus.errors import IsthmusError
+from isthmus.study.config import Study
 from isthmus.testing import small_parties
 
 LOCAL: list[dict[str, Any]] = [
@@ -116,3 +118,27 @@ def test_methods_that_change_edges_leave_their_features_out() -> None:
 def test_folders_of_one_table_hold_no_types(tmp_path: Path) -> None:
     with pytest.raises(IsthmusError, match=r"^party 'party-0' has types of edges, which no party folder of one table"):
         write_parties(tmp_path / "data", small_parties("node", typed=True), 4)
+
+
+def test_sums_over_crossing_edges_are_added_up_again_where_all_parties_are_given(tmp_path: Path) -> None:
+    for draft in crossing_drafts(dated=True)[:2]:
+        draft.write(tmp_path / "banks" / draft.settings["name"])
+    study = {"data": {"name": "folder", "path": f"{tmp_path / 'banks'}/"}, "model": {"encoder": "hetero-sage"}}
+    methods = [{"name": "fedgcn", "rounds": 2, "select": "last"}]
+    metrics = isthmus.run_study(Study.of({**study, "methods": methods}), tmp_path / "out").runs[0].metrics
+    model = isthmus.load_model(tmp_path / "out")
+    table = model.predict(tmp_path / "banks")
+    assert model.notes == []
+    together = model.outputs(tmp_path / "banks")
+    pool = Study.of({**study, "methods": methods}).load(0)
+    test = torch.cat([party.test[party.labelled_type] for party in pool.parties])
+    labels = torch.cat([party.graph.y[party.labelled_type] for party in pool.parties])
+    loss = torch.nn.functional.cross_entropy(together[test], labels[test])
+    assert float(loss) == pytest.approx(metrics["test_loss"], rel=1e-5)
+    alone = model.outputs(tmp_path / "banks" / "north")
+    assert model.notes == [
+        "fedgcn trained on edges between parties; 'north' is predicted without those to south, so its scores differ "
+        "from the study's: give the folders of all these parties at once"
+    ]
+    assert not torch.allclose(alone, together[: len(alone)], atol=1e-3)
+    assert table.num_rows == len(together)

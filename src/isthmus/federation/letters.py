@@ -21,14 +21,14 @@ NOT_LISTED = "edges between two parties must be listed at both"
 
 @dataclass(frozen=True)
 class UpTo:
-    """Rows like this one, at most so many."""
+    """Rows like this one, at most so many; of whole numbers any."""
 
     rows: int
     like: Tensor
 
 
 Form = Mapping[str, Any]
-"""By field, or group of fields, a tensor or `UpTo`. Whole numbers must be equal to the tensor's. Real numbers must have
+"""By field, or group of fields, a tensor or `UpTo`. Whole numbers must be equal to a tensor's. Real numbers must have
 its type and shape, and none may be more than `federation.norm` times 1 and the tensor's largest. A matrix `rows` may
 come sparse."""
 DueForm = Callable[[Any, str], Form | None]
@@ -69,7 +69,11 @@ def _field_problem(name: str, value: Any, due: Tensor | UpTo, norm: float) -> st
     if not fits:
         return f"field '{name}' is {list(value.shape)}, expected is {shape} ({NOT_LISTED})"
     if not like.is_floating_point():
-        return "" if torch.equal(value.cpu(), like.cpu()) else f"field '{name}' has other numbers ({NOT_LISTED})"
+        return (
+            ""
+            if rows is not None or torch.equal(value.cpu(), like.cpu())
+            else f"field '{name}' has other numbers ({NOT_LISTED})"
+        )
     most, largest = norm * (1 + float(_largest(like))), float(_largest(value))
     return "" if largest <= most else f"field '{name}' has a number of {largest:.3g}, beyond {most:g} (federation.norm)"
 

@@ -234,8 +234,21 @@ class Method(Registered):
         return self.site_type()(self, parties, task, module, **where)
 
     def predictor(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
-        """The site that predicts with a trained model, from the parties' graphs alone; no other party is asked."""
+        """The site that predicts with a trained model, from these parties' graphs alone; no other party is asked.
+
+        They are one party, or several if `predicts_together`.
+        """
         return Site(self, parties, task, module, **where)
+
+    @property
+    def reads_across(self) -> bool:
+        """Whether it trains on edges that cross between parties."""
+        return self.for_crossing
+
+    @property
+    def predicts_together(self) -> bool:
+        """Whether its predictor reads the edges between the parties that it is given."""
+        return False
 
     def extended(self, module: nn.Module) -> nn.Module:
         """The model that it trains, where it adds something to the one that a study names."""

@@ -15,6 +15,8 @@ from isthmus.data.party import SPLITS, Level, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
+from isthmus.federation.local import LocalTransport
+from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State
@@ -78,14 +80,36 @@ class FedGcn(FedAvg):
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if self.hops and state.once("sum up"):
-            union = federation.agree("known")
-            federation.total("sum_up", rows=union, to="parties")
-            federation.ask("settle")
+            self._sum_up(federation, model.module)
             yield state
         yield from super().server(federation, model, state)
 
+    def predictor(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
+        """The same sums over these parties; one alone has none, and reads the edges that it has."""
+        if not self.predicts_together or len(parties) == 1:
+            return super().predictor(parties, task, module, **where)
+        site = self.site(parties, task, module, **where)
+        self._sum_up(Federation(LocalTransport([site])), module)
+        return site
+
+    @property
+    def reads_across(self) -> bool:
+        return self.hops > 0
+
+    @property
+    def predicts_together(self) -> bool:
+        return self.reads_across
+
+    def _sum_up(self, federation: Federation, module: nn.Module) -> None:
+        if uses_types(module):
+            federation.exchange("name_rows", {"parties": "\n".join(federation.parties)})
+        union = federation.agree("known")
+        federation.total("sum_up", rows=union, to="parties")
+        federation.ask("settle")
+
     def calls(self, module: nn.Module) -> dict[str, int]:
-        return {**super().calls(module), **dict.fromkeys(("known", "sum_up", "settle"), int(self.hops > 0))}
+        due = dict.fromkeys(("known", "sum_up", "settle"), int(self.hops > 0))
+        return {**super().calls(module), **due, "name_rows": int(self.hops > 0 and uses_types(module))}
 
     class AtParty(NeighbourSums, FedAvg.AtParty):
         method: FedGcn

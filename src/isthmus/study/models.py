@@ -29,7 +29,7 @@ from isthmus.nn.weights import Weights, initial_weights
 from isthmus.own_code import identify
 from isthmus.study.new_parties import NewData, NewParty, check_level, new_parties
 from isthmus.study.own_models import GIVEN, OwnModel, code_of, model_table, named_encoder, with_saved_options
-from isthmus.study.setup import extended, module_of, outline
+from isthmus.study.setup import check_owned_once, extended, module_of, outline
 from isthmus.tasks.base import Task
 from isthmus.version import VERSION
 
@@ -153,14 +153,14 @@ class TrainedModel:
 
         `data` and `key` are those of `predict`.
         """
-        return torch.cat([self._outputs(each.party) for each in self._read(data, key)])
+        return torch.cat([self._outputs(*each) for each in self._sites(self._read(data, key))])
 
     def embeddings(self, data: NewData, *, key: Path | str | None = None) -> Tensor:
         """What the model's head receives for every item; without labels, its output: `[items, width]`.
 
         `data` and `key` are those of `predict`.
         """
-        return torch.cat([self._embeddings(each.party) for each in self._read(data, key)])
+        return torch.cat([self._embeddings(*each) for each in self._sites(self._read(data, key))])
 
     def predict(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:
         """A table with a row for every item: party, id (of an edge: source and target), prediction and scores.
@@ -173,10 +173,10 @@ class TrainedModel:
         """
         known: dict[str, None] = {}
 
-        def columns(given: NewParty) -> dict[str, Any]:
+        def columns(given: NewParty, site: Site) -> dict[str, Any]:
             more = self._known(given)
             known.update(dict.fromkeys(more))
-            return {**self.task.predictions(self._outputs(given.party), self.labels), **more}
+            return {**self.task.predictions(self._outputs(given, site), self.labels), **more}
 
         table = self._table(data, key, columns)
         table = table.drop_columns([name for name in known if table.column(name).null_count == table.num_rows])
@@ -186,8 +186,8 @@ class TrainedModel:
     def embed(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:
         """A table with a row for every item: party, id and embedding; `data` and `key` are those of `predict`."""
 
-        def columns(given: NewParty) -> dict[str, Any]:
-            values = self._embeddings(given.party).numpy()
+        def columns(given: NewParty, site: Site) -> dict[str, Any]:
+            values = self._embeddings(given, site).numpy()
             flat = pa.array(values.reshape(-1))
             return {"embedding": pa.FixedSizeListArray.from_arrays(flat, values.shape[1])}
 
@@ -203,13 +203,14 @@ class TrainedModel:
         labels = self.task.label_columns(self._of_items(party, party.graph.y), given.labels or self.labels)
         return {**labels, "split": pa.array(split, pa.string())}
 
-    def _table(self, data: NewData, key: Path | str | None, columns: Callable[[NewParty], dict[str, Any]]) -> pa.Table:
-        found = self._read(data, key)
+    def _table(
+        self, data: NewData, key: Path | str | None, columns: Callable[[NewParty, Site], dict[str, Any]]
+    ) -> pa.Table:
         tables = []
-        for each in found:
+        for each, site in self._sites(self._read(data, key)):
             names = each.names
             count = len(next(iter(names.values())))  # of a typed graph, the nodes with labels
-            tables.append(pa.table({"party": [each.party.name] * count, **names, **columns(each)}))
+            tables.append(pa.table({"party": [each.party.name] * count, **names, **columns(each, site)}))
         return pa.concat_tables(tables, promote_options="default")
 
     def _read(self, data: NewData, key: Path | str | None) -> list[NewParty]:
@@ -219,25 +220,53 @@ class TrainedModel:
             self._check_fit(each)
         return found
 
-    def _outputs(self, party: Party) -> Tensor:
-        site = self._site(party)
-        with site.asked():
-            return self._of_items(party, site.predict(self.context).cpu())
+    def _sites(self, found: Sequence[NewParty]) -> Iterator[tuple[NewParty, Site]]:
+        """Yield each party with the site that predicts for it, which works for this party until the next one."""
+        names = {each.party.name for each in found}
+        partners = {each.party.name: _partners(each.party) for each in found if self.method.reads_across}
+        crossing = {name for own in partners.values() for name in own}
+        together = self.method.predicts_together and len(names) == len(found) and set() < crossing <= names
+        if together and self.method.disjoint:
+            check_owned_once(self.method, [each.party for each in found])
+        if not together:
+            self.notes = [*self.notes, *self._notes_on_borders(partners)]
+        for group in [found] if together else [[each] for each in found]:
+            site = self.method.predictor(
+                [each.party for each in group], self.task, self.module, seed=int(self.description["seed"])
+            )
+            with site.asked():
+                site.kept[OWN] = [self.weights] * len(group)
+            for at, each in enumerate(group):
+                with site.asked([at]):
+                    yield each, site
 
-    def _embeddings(self, party: Party) -> Tensor:
+    def _notes_on_borders(self, partners: Mapping[str, Sequence[str]]) -> list[str]:
+        """Return a note for each party whose edges to others the method trained on, but does not read here."""
+        more = ": give the folders of all these parties at once" if self.method.predicts_together else ""
+        return [
+            f"{self.method.name} trained on edges between parties; '{party}' is predicted without those to "
+            f"{_shown(others)}, so its scores differ from the study's{more}"
+            for party, others in partners.items()
+            if others
+        ]
+
+    def _outputs(self, given: NewParty, site: Site) -> Tensor:
+        return self._of_items(given.party, site.predict(self.context).cpu())
+
+    def _embeddings(self, given: NewParty, site: Site) -> Tensor:
         if self.method.role == "constant":
             raise IsthmusError(f"method '{self.method.name}' trains no model: there is nothing to embed with")
         if self.task.unsupervised or self.task.level == "pair":
-            return self._outputs(party)
-        site = self._site(party)
-        with site.asked():
-            site.load_evaluated(self.context)
-            return self._of_items(party, site.embed()[1].cpu())
+            return self._outputs(given, site)
+        site.load_evaluated(self.context)
+        return self._of_items(given.party, site.embed()[1].cpu())
 
     def _of_items(self, party: Party, values: Tensor) -> Tensor:
-        """The rows of items: of a typed graph, of the nodes that have labels."""
+        """The rows of items: of a typed graph the nodes with labels, of others the party's own nodes."""
+        if self.task.level not in ("node", "pair"):
+            return values
         rows = party.labelled_type if self.task.level == "node" else None
-        return values if rows is None else values[rows]
+        return values[: party.nodes] if rows is None else values[rows]
 
     def _check_fit(self, given: NewParty) -> None:
         party = given.party
@@ -266,11 +295,11 @@ class TrainedModel:
                 f"{known.label_features}: give data with the columns of training"
             )
 
-    def _site(self, party: Party) -> Site:
-        site = self.method.predictor([party], self.task, self.module, seed=int(self.description["seed"]))
-        with site.asked():
-            site.kept[OWN] = self.weights
-        return site
+
+def _partners(party: Party) -> list[str]:
+    """Return the parties that edges of its border join it to."""
+    border = party.border
+    return [] if border is None else [border.owners[at] for at in border.owner.unique().tolist()]
 
 
 def _check_shapes(method: Method, module: nn.Module, weights: Weights) -> Weights:

@@ -45,7 +45,7 @@ def shared_nodes(parties: Sequence[Party]) -> int:
     return int((counts > 1).sum())
 
 
-def _check_owned_once(method: Method, parties: Sequence[Party]) -> None:
+def check_owned_once(method: Method, parties: Sequence[Party]) -> None:
     """Refuse parties with one owner for each node, or of typed graphs for each edge, where some have several or none.
 
     A party owns the typed edges within it and those from its nodes to another party's.
@@ -108,7 +108,7 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
         )
     check_typed(method, parties[0].inputs, module)
     if method.disjoint:
-        _check_owned_once(method, parties)
+        check_owned_once(method, parties)
     if not any(bool((party.train if method.role == "pooled" else party.training_mask).any()) for party in parties):
         if level == "pair":
             raise IsthmusError("no link to train on has both ends at one party: cut into fewer parties")

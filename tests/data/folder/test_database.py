@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from databases import bank_draft, crossing_drafts, dated_draft, days, edge_draft
+from databases import bank_draft, crossing_drafts, dated_draft, days, edge_draft, owned_twice
+from isthmus.data.folder.database import NEVER
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.reading import check_folder
 from isthmus.data.ids import PLAIN, KeyedHash
@@ -155,6 +156,21 @@ def test_rows_that_refer_to_dated_rows_have_their_date(tmp_path):
     database = read(draft, tmp_path / "a").database
     dates = dict(zip(draft.tables["orders.parquet"]["id"], database.moments["orders"].tolist(), strict=True))
     assert database.moments["parts"].tolist() == [dates[each] for each in draft.tables["parts.parquet"]["order"]]
+
+
+def test_a_row_whose_date_is_unknown_reads_no_dated_row(tmp_path):
+    draft = bank_draft(transfers=60).without("bad", "accounts.parquet")
+    account = draft.tables["transfers.parquet"]["to_account"][0]
+    draft.tables["flags.parquet"] = {"account": [account] * 2, "transfer": ["T59", "T999"], "fraud": [0, 1]}
+    draft.tables["transfers.parquet"]["id"] = [f"T{at}" for at in range(60)]
+    draft = with_table(draft, "transfers", key="id").with_settings(
+        label="flags.fraud", train_until=None, val_until=None
+    )
+    draft.settings["tables"]["flags"] = {"foreign": {"account": "accounts", "transfer": "transfers"}}
+    database = read(draft, tmp_path / "a").database
+    assert database.moments["flags"].tolist() == [database.moments["transfers"][59], NEVER]
+    tables = [{name for name, _ in walk_back(database, ("flags", row))} for row in (0, 1)]
+    assert ["transfers" in each for each in tables] == [True, False]
 
 
 def test_dated_accounts_read_their_last_transfers(tmp_path):
@@ -571,6 +587,33 @@ def test_rows_that_their_holder_lacks_and_rows_at_one_side_only_are_told(tmp_pat
         south = south.put(column, [values[at] for at in kept], "transfers.parquet")
     (note,) = reports(write(tmp_path / "one side", north, south))["north"]
     assert "party 'south' does not list this edge: both sides should" in note
+
+
+def test_a_row_of_two_owners_is_told_to_both(tmp_path):
+    north, south = owned_twice()
+    rest = "and each has one owner: correct the owners at one of them"
+    assert reports(write(tmp_path / "twice", north, south)) == {
+        "north": [f"accounts.parquet: 1 rows are also those of party 'south', {rest}"],
+        "south": [f"accounts.parquet: 1 rows are also those of party 'north', {rest}"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "due"),
+    [
+        ({}, "names a row of another party, whose date this row would have: add a column of time"),
+        ({"time": "seen"}, "names rows of other parties in 'transfers', which are dated: no edge joins them"),
+    ],
+    ids=["without a date", "with a date"],
+)
+def test_keys_of_dated_rows_of_others_join_nothing(tmp_path, more, due):
+    north = crossing_drafts(dated=True)[0]
+    key = north.tables["transfers.parquet"]["id"][0]
+    north.tables["flags.parquet"] = {"transfer": [key, "T999"], "bank": [None, "south"], "seen": days(40, 41)}
+    flags = {"foreign": {"transfer": "transfers"}, "owners": {"transfer": "bank"}, "ignore": [] if more else ["seen"]}
+    north.settings["tables"]["flags"] = {**flags, **more}
+    note = "note: " if more else ""
+    assert report(north, tmp_path / "a") == [f"{note}flags.parquet, row 2: column 'transfer' {due}"]
 
 
 def test_features_of_rows_that_others_hold_are_not_checked(tmp_path):

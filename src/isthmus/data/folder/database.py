@@ -49,7 +49,7 @@ from isthmus.data.schema import EdgeType
 
 Rows = NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max
-"""The moment of a row that has none, because it refers to no dated row: nothing can read it."""
+"""The moment of a row that has none, because it refers to no dated row: it reads no dated row, and none reads it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,6 +298,17 @@ class DatabaseReader(ItemChecker):
                 lost = "such edges are left out"
             what = f"column '{column}' names rows that '{other}' lacks, such as '{first}': {lost}"
             self.add(*at_rows(file, what, dangling, severe=False))
+        if other in dated_tables(self.settings):
+            self._check_dated_elsewhere(name, column, other, at)
+
+    def _check_dated_elsewhere(self, name: str, column: str, other: str, at: Positions) -> None:
+        """Report keys of dated rows that other parties hold: their dates decide what reads what, and are not here."""
+        elsewhere = self.holders.get((name, column), np.full(at.size, HERE)) >= 0
+        dateless = elsewhere & (at < 0) & (self.settings.tables[name].time is None)
+        what = f"column '{column}' names a row of another party, whose date this row would have: add a column of time"
+        self.add(*at_rows(f"{name}.parquet", what, dateless))
+        what = f"column '{column}' names rows of other parties in '{other}', which are dated: no edge joins them"
+        self.add(*at_rows(f"{name}.parquet", what, elsewhere & ~dateless, severe=False))
 
     def _check_features(self, name: str) -> None:
         file, table, own = f"{name}.parquet", self.tables[name], self._own_rows(name)
@@ -495,6 +506,7 @@ class DatabaseReader(ItemChecker):
             source, _, target = relation.type
             if relation.how == "before":
                 one, two = codes[source, relation.source], codes[target, relation.target]
+                two = np.where(moments[target] == NEVER, -1, two)  # what is earlier than such a row is unknown
                 index = last_before(one, rank[source], two, rank[target], self.settings.history)
                 gap = moments[target][index[1]].astype(np.float64) - moments[source][index[0]]
                 yield relation.type, TypedEdges(_stack(*index), days=torch.from_numpy(gap / DAY))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -167,7 +168,7 @@ def _problems_between(usable: dict[Path, Contents]) -> dict[Path, list[Problem]]
         problems[folder] += _differing_settings(contents, first)
     parties = {name: usable[folder] for name, folder in names.items()}
     for folder, contents in usable.items():
-        problems[folder] += _problems_with_owners(contents, parties)
+        problems[folder] += [*_problems_with_owners(contents, parties), *_rows_of_several(contents, parties)]
     with_ids = {folder: contents for folder, contents in usable.items() if contents.ids is not None}
     for folder, found in problems_of_shared_nodes(with_ids).items():
         problems[folder] += found
@@ -235,6 +236,20 @@ def _problems_with_owners(contents: Contents, parties: dict[str, Contents]) -> l
             unlisted = to_owner & ~missing & ~torch.isin(contents.ids[border.inner], owner.ids)
             unlisted &= ~_listed_by(owner, contents)
             add(f"party '{name}' does not list this edge: both sides should", unlisted, severe=False)
+    return found
+
+
+def _rows_of_several(contents: Contents, parties: dict[str, Contents]) -> list[Problem]:
+    """Return rows that other parties claim, too, of tables whose rows have owners."""
+    tables, mine = contents.settings.tables, contents.database
+    owned = {table.foreign.get(column, name) for name, table in tables.items() for column in table.owners}
+    found: list[Problem] = []
+    for other, name in itertools.product(parties.values(), sorted(owned)):
+        if other is contents or mine is None or other.database is None or name not in other.database.ids:
+            continue
+        if several := int(torch.isin(mine.ids[name], other.database.ids[name]).sum()):
+            what = f"{several} rows are also those of party '{other.settings.name}', and each has one owner"
+            found.append(Problem(f"{name}.parquet", f"{what}: correct the owners at one of them"))
     return found
 
 

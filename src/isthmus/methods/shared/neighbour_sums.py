@@ -13,14 +13,21 @@ from isthmus.data.coupling import Coupling, decouple, ids_across
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
-from isthmus.federation.answers import Answer
+from isthmus.federation.answers import Answer, Mail
 from isthmus.federation.bounds import COUNT_ROUNDING
+from isthmus.federation.letters import Form, UpTo
 from isthmus.federation.site import Prepared, Site
 from isthmus.federation.wire import Payload
 from isthmus.methods.shared.relation_sums import ids_of_targets, relation_sums, with_means
+from isthmus.methods.shared.row_owners import check_owners, claimed_rows, named_rows
 from isthmus.nn.draws import seed_of
 
-NOUNS = {"sum": "features", "degree": "numbers of neighbours"}
+NOUNS = {
+    "sum": "features",
+    "degree": "numbers of neighbours",
+    "holders": "numbers of holders",
+    "name_rows/ids": "ids of rows that it names as the other's",
+}
 """What the fields of these sums are."""
 
 
@@ -55,6 +62,18 @@ class NeighbourSums(Prepared):
 
     beyond: bool = False
 
+    def due_names(self, sender: str) -> Form:
+        """As many ids as the party has rows, at most."""
+        return {"ids": UpTo(self.cohort.parties[0].nodes, torch.tensor(0))}
+
+    @action("exchange", protected=True, form=due_names)
+    def name_rows(self, request: Payload) -> Mail:
+        """Tell each party which rows own edges name as that party's; it checks in `settle` that it has them."""
+        known = set(str(request["parties"]).split("\n"))
+        return Mail(
+            [{name: {"ids": ids} for name, ids in named_rows(each) if name in known} for each in self.cohort.parties]
+        )
+
     @action("ask")
     def known(self, request: Payload) -> Answer:
         """Ids of own nodes and of those across the border."""
@@ -63,12 +82,13 @@ class NeighbourSums(Prepared):
     @action("total", to="parties", least=2, protected=True)
     def sum_up(self, request: Payload) -> Answer:
         """What own nodes add to the sums of their neighbours, and the degrees of own nodes."""
-        answer: dict[str, list[Tensor]] = {"ids": [], "sum": [], "degree": [], "wants": []}
+        answer: dict[str, list[Tensor]] = {"ids": [], "sum": [], "degree": [], "holders": [], "wants": []}
         own_degrees: list[Tensor] = []
         for party, own_ids, outer_ids in zip(self.cohort.parties, *self._ids(), strict=True):
             if party.schema is not None:
                 answer["ids"].append(torch.cat([own_ids, outer_ids]))
                 answer["sum"].append(relation_sums(party))
+                answer["holders"].append(torch.cat([claimed_rows(party), torch.zeros(len(outer_ids))]))
                 answer["wants"].append(own_ids)
                 continue
             graph = decouple([party])  # one at a time: it takes more memory than the party's edges
@@ -87,8 +107,13 @@ class NeighbourSums(Prepared):
         """The received sums, divided, with degrees and ids; own degrees are not taken from a sum, where others may
         lie."""
         if self.cohort.parties[0].schema is not None:
-            received = zip(self.cohort.parties, self.received("sum_up"), strict=True)
-            return [{"x": with_means(party, each["sum"].cpu())} for party, each in received]
+            found = []
+            for party, total, named in zip(
+                self.cohort.parties, self.received("sum_up"), self.received("name_rows"), strict=True
+            ):
+                check_owners(party, total["holders"].cpu(), named)
+                found.append({"x": with_means(party, total["sum"].cpu())})
+            return found
         found = []
         for own, received in zip(self.kept.each("degree"), self.received("sum_up"), strict=True):
             degree = received["degree"].clone()
