@@ -168,7 +168,7 @@ def write(figures: dict[str, Any]) -> None:
     whole = [row for row in figures["rows"] if row["table"] == ALL]
     sizes = "; ".join(f"of {row['of']:,} rows {row['nodes']:,} nodes and {row['edges']:,} edges" for row in whole)
     told = f"Measured on {figures['date']}: one bank's three tables ({sizes}), one thread, seed {SEED}; "
-    told += f"{figures['machine']}; {named(figures['versions'])}."
+    told += f"{figures['machine']}, which had other work to do; {named(figures['versions'])}."
     keep(figures, RESULTS, README, MARKS, [told, markdown(HEAD, cells(figures["rows"]))])
 
 
