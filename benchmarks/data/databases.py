@@ -13,9 +13,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 
 import argparse
 import json
+import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ import torch
 from pyarrow import csv
 
 sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
-from figures import keep, markdown, named, of_process, origin, peak_mb, print_table
+from figures import keep, markdown, named, origin, peak_mb, print_table
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.from_database import DatabaseSource, create_databases
 from isthmus.data.folder.loading import check_folders
@@ -100,7 +102,7 @@ def moments(minutes: np.ndarray, form: str) -> pa.Array:
 # ---- a process that takes one step and does nothing else
 
 
-def say_alone(step: str, files: Path, folder: Path, table: str) -> None:
+def take(step: str, files: Path, folder: Path, table: str) -> dict[str, Any]:
     """Take one step and tell what it took: seconds are those that the process had a CPU."""
     before, began = peak_mb(), time.process_time()
     found: dict[str, Any] = {}
@@ -114,27 +116,29 @@ def say_alone(step: str, files: Path, folder: Path, table: str) -> None:
         (party,) = PartyFolders(path=str(folder)).load(SEED).parties or ()
         found = {"nodes": party.nodes, "edges": party.edges, "features": party.features}
     seconds = round(time.process_time() - began, 2)
-    print(json.dumps({**found, "seconds": seconds, "before_mb": round(before), "peak_mb": round(peak_mb())}))
+    return {**found, "seconds": seconds, "before_mb": round(before), "peak_mb": round(peak_mb())}
 
 
-def alone(step: str, files: Path, folder: Path, table: str) -> dict[str, Any]:
-    """What a fresh process says of itself."""
-    return of_process(__file__, ["--alone", step, str(files), str(folder), table])
+def alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in a process of its own, which begins with all libraries and without data."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(function, arguments)
 
 
 def measure(root: Path, rows: int) -> list[dict[str, Any]]:
     """Each table by itself, and all together."""
     files = root / f"files-{rows}"
-    generate(files, rows)
+    alone(generate, files, rows)
     found = []
     for table in (*SHARES, ALL):
         paths = files.iterdir() if table == ALL else [files / f"{table}.csv"]
         row: dict[str, Any] = {"of": rows, "table": table, "rows": round(SHARES.get(table, 1) * rows)}
         row["files_mb"] = round(sum(each.stat().st_size for each in paths) / 2**20, 1)
         for step in STEPS:
-            told = alone(step, files, root / f"{table.replace(' ', '-')}-{rows}", table)
+            told = alone(take, step, files, root / f"{table.replace(' ', '-')}-{rows}", table)
             row |= {f"{step}_s": told.pop("seconds"), f"{step}_mb": told.pop("peak_mb"), **told}
         found.append(row)
+        print(f"{table}, {row['rows']:,} rows", file=sys.stderr, flush=True)
     return found
 
 
@@ -164,7 +168,7 @@ def write(figures: dict[str, Any]) -> None:
     whole = [row for row in figures["rows"] if row["table"] == ALL]
     sizes = "; ".join(f"of {row['of']:,} rows {row['nodes']:,} nodes and {row['edges']:,} edges" for row in whole)
     told = f"Measured on {figures['date']}: one bank's three tables ({sizes}), one thread, seed {SEED}; "
-    told += f"{figures['machine']}; {named(figures['versions'])}."
+    told += f"{figures['machine']}, which had other work to do; {named(figures['versions'])}."
     keep(figures, RESULTS, README, MARKS, [told, markdown(HEAD, cells(figures["rows"]))])
 
 
@@ -179,7 +183,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000], help="of all three tables")
     parser.add_argument("--write", action="store_true", help="save the figures in results/ and the README")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
-    parser.add_argument("--alone", nargs=4, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -187,10 +190,6 @@ def main() -> None:
     torch.set_num_threads(1)
     pa.set_cpu_count(1)
     options = parsed()
-    if options.alone:
-        step, files, folder, table = options.alone
-        say_alone(step, Path(files), Path(folder), table)
-        return
     figures = figures_of(options.rows)
     if options.write:
         write(figures)
