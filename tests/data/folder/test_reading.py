@@ -464,7 +464,7 @@ def test_nothing_to_train_on_is_a_note(tmp_path):
     ]
     assert read(draft, tmp_path / "b").y.tolist() == [-1] * 8
     (note,) = report(alone(label=[None] * 8).without("split"), tmp_path / "c")
-    assert note.startswith("note: nodes.parquet: there is no row with a label: a trained model can predict this")
+    assert note == "note: nodes.parquet: column 'label' labels no row: no item can be learned"
 
 
 def test_no_edges_are_a_note_of_the_check_alone(tmp_path):
