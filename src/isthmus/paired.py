@@ -148,7 +148,7 @@ def ahead_over_parties(
     for at, name in enumerate(("the mean over parties", "the worst party")):
         means = {method: float(f"{fmean(each[at] for each in runs):.3g}") for method, runs in scores.items() if runs}
         if alone in means:
-            best = (min if smaller else max)(means, key=means.__getitem__)
+            _, best = max((-value if smaller else value, method) for method, value in means.items())
             if means[best] != means[alone]:
                 found.setdefault(best, []).append(f"by {name}")
     return ", ".join(f"{method} is ahead {' and '.join(by)}" for method, by in found.items())
