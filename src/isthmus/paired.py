@@ -96,18 +96,25 @@ def best_was_last(runs: Iterable[Any]) -> bool:
     return bool(found) and all(found)
 
 
-def alone_is_best(alone: str, rising: Mapping[str, int], lead: Difference | None) -> str:
+def alone_is_best(alone: str, rising: Mapping[str, int], lead: Difference | None, ahead: str = "") -> str:
     """A note that a method that trains alone is better than every federated one.
 
     Arguments:
         rising: the federated methods whose best round was the last, each with its number of rounds.
         lead: over the best federated method.
+        ahead: what `ahead_over_parties` says.
 
     >>> alone_is_best("local", {"fedavg": 8}, None)
     'local is better than every federated method, but the best round of fedavg was the last: train longer (--rounds 16)'
     >>> alone_is_best("local", {}, difference({0: 0.9, 1: 0.8, 2: 0.7}, {0: 0.8, 1: 0.9, 2: 0.5}))
     'local is ahead of every federated method, but its lead may be luck (paired over 3 seeds, p = 0.529)'
     """
+    if ahead:
+        return f"over all test items together, {_alone_is_best(alone, rising, lead, ahead)}; {ahead}"
+    return _alone_is_best(alone, rising, lead, ahead)
+
+
+def _alone_is_best(alone: str, rising: Mapping[str, int], lead: Difference | None, ahead: str) -> str:
     if rising:
         names, rounds = ", ".join(rising), 2 * max(rising.values())
         return (
@@ -119,4 +126,29 @@ def alone_is_best(alone: str, rising: Mapping[str, int], lead: Difference | None
         return f"{alone} is ahead of every federated method, but {few}"
     if lead.may_be_luck:
         return f"{alone} is ahead of every federated method, but its lead {lead.luck_text}"
-    return f"{alone} is better than every federated method: by these results, parties gain nothing together"
+    better = f"{alone} is better than every federated method"
+    return better if ahead else f"{better}: by these results, parties gain nothing together"
+
+
+def ahead_over_parties(
+    alone: str, scores: Mapping[str, Sequence[tuple[float, float]]], *, smaller: bool = False
+) -> str:
+    """Say which method is better than the one that trains alone by the mean over parties, or by the worst party.
+
+    Figures that are equal as they are shown count as equal. The text is empty if no method is better.
+
+    Arguments:
+        scores: by method, for each run the mean over parties and the worst party.
+        smaller: whether a smaller score is better.
+
+    >>> ahead_over_parties("local", {"local": [(4.88, 11.7)], "fedprox": [(3.78, 6.14)]}, smaller=True)
+    'fedprox is ahead by the mean over parties and by the worst party'
+    """
+    found: dict[str, list[str]] = {}
+    for at, name in enumerate(("the mean over parties", "the worst party")):
+        means = {method: float(f"{fmean(each[at] for each in runs):.3g}") for method, runs in scores.items() if runs}
+        if alone in means:
+            _, best = max((-value if smaller else value, method) for method, value in means.items())
+            if means[best] != means[alone]:
+                found.setdefault(best, []).append(f"by {name}")
+    return ", ".join(f"{method} is ahead {' and '.join(by)}" for method, by in found.items())

@@ -207,18 +207,18 @@ def test_a_split_without_a_rare_class_is_a_note() -> None:
         return found
 
     def notes(held: list[Party]) -> list[str]:
-        return [
-            each for each in isthmus.run("majority", held, rounds=1).notes if "is rare" in each and "item of" in each
-        ]
+        return [each for each in isthmus.run("majority", held, rounds=1).notes if "item of" in each]
 
     # items 0 to 3 are for training, 4 to 7 for validation, 8 to 11 for testing
     # far holds none, so that no split can help there
     (note,) = notes(parties({"north": [0, 4, 8], "south": [0, 4], "east": [0, 1], "west": [0, 8], "far": []}))
     assert note == (
-        "'class 1' is rare, 4.5 % of the items, and has no validation item of east, west and no test item of south, "
+        "'class 1' has no validation item of east, west and no test item of south, "
         "east: what is said of it rests on the other parties; larger shares for validation and test (--split) may help"
     )
     assert notes(parties({"north": [0, 4, 8], "south": [1, 5, 9]})) == []
+    (alone,) = notes(parties({"north": [0, 1, 2], "far": []}))
+    assert "no validation item of any party and no test item of any party: no score says anything of it;" in alone
     assert notes(parties({"north": [*range(40)][::3], "south": [0, 1, 2, 12, 13, 14, 24, 25, 26, 36]})) == []
 
 
@@ -287,6 +287,20 @@ def test_parties_that_a_metric_leaves_out_are_a_note() -> None:
     line = "1 of 4 parties have test items that give no ROC AUC: means over parties leave them out"
     assert line in results.notes
     assert not any("leave them out" in note for note in isthmus.run("fedavg", small_parties("node"), rounds=1).notes)
+
+
+def test_who_is_ahead_by_party_is_said_where_training_alone_is_best_by_all_items() -> None:
+    def run_of(method: str, score: float, mean: float) -> Any:
+        run = isthmus.run(method, rounds=1).runs[0]
+        run.metrics["test_accuracy"] = score
+        return replace(run, over_parties={"test_accuracy": {"mean": mean, "worst": mean, "parties": 3}})
+
+    methods = [Method.named(name)(rounds=1) for name in ("local", "fedavg")]
+    for mean, due in ((0.5, False), (0.8, True)):
+        notes = result_notes(methods, [run_of("local", 0.9, 0.7), run_of("fedavg", 0.85, mean)], "accuracy")
+        (note,) = [each for each in notes if "every federated method" in each]
+        assert note.startswith("over all test items together, local is better than every") is due
+        assert note.endswith("; fedavg is ahead by the mean over parties and by the worst party") is due
 
 
 def test_training_alone_is_not_called_ahead_where_the_figures_shown_are_equal() -> None:

@@ -17,6 +17,8 @@ from isthmus.data.skew import earth_movers
 
 LabelKind = Literal["class", "yes-no", "value"]
 """The kind of labels: one of several classes; yes or no per task; or a measured value per task."""
+FEW = 10
+"""A score of fewer test items is mostly chance."""
 _Labels: TypeAlias = tuple[LabelKind, dict[str, list[Any]], float | None]
 
 
@@ -87,6 +89,25 @@ class CutDescription:
         """Share of the edges that cross between parties."""
         return self.cross / max(1, self.edges + self.cross)
 
+    @property
+    def split_note(self) -> str:
+        """A sentence on parties with labels that have no test item, or none for validation; empty if all have.
+
+        It says if a party's score, and so perhaps the worst party's, rests on few test items.
+        """
+        held = [party for party in self.parties if party.train + party.val + party.test]
+        lacks = [
+            f"no {name} item at {few_names(without)}"
+            for split, name in (("test", "test"), ("val", "validation"))
+            if 0 < len(without := [party.name for party in held if not getattr(party, split)]) < len(held)
+        ]
+        if not lacks:
+            return ""
+        tested = [party for party in held if party.test]
+        smallest = min(tested, key=lambda party: party.test, default=None)
+        few = f": the worst party rests on few items, {smallest.name} has {smallest.test}" if smallest else ""
+        return f"there is {' and '.join(lacks)}{few if smallest and smallest.test < FEW else ''}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: without empty fields, and with the share of crossing edges."""
         whole = {**vars(self), "crossing": self.crossing}
@@ -94,6 +115,15 @@ class CutDescription:
             del whole["labels"]
         parties = [{key: value for key, value in vars(party).items() if value != ()} for party in whole.pop("parties")]
         return {**whole, "parties": parties}
+
+
+def few_names(names: Sequence[str]) -> str:
+    """Return the first three names, and how many more there are.
+
+    >>> few_names(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def describe(

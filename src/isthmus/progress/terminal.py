@@ -319,6 +319,7 @@ def show_cut(cut: CutDescription, console: Console) -> None:
     if cut.kind != "value" and len(cut.labels) > 1:
         lines.append(f"The {'classes' if cut.kind == 'class' else 'tasks'} in their order: {', '.join(cut.labels)}.")
     lines += [cut.note] if cut.note else []
+    lines += [f"Note: {note}." for note in [cut.split_note] if note]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 

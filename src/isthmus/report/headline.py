@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from isthmus.paired import alone_is_best, best_was_last
+from isthmus.paired import ahead_over_parties, alone_is_best, best_was_last
 from isthmus.report import wording
 from isthmus.report.differences import differences
 from isthmus.report.loading import Findings, Setting
@@ -83,7 +83,16 @@ def _verdict(findings: Findings, setting: Setting) -> str:
             if findings.about[method].select == "validation" and best_was_last(findings.runs_of(method))
         }
         lead = differences(findings, metric, alone, [first_tested]).get(first_tested)
-        notes[alone_is_best(names[alone], rising, lead)] = None
+        of_parties = {
+            names[method]: [
+                (over.mean, over.worst)
+                for run in findings.runs_of(method)
+                if (over := run.over_parties.get(metric)) and over.mean is not None and over.worst is not None
+            ]
+            for method in (alone, *findings.federated(methods))
+        }
+        ahead = ahead_over_parties(names[alone], of_parties, smaller=findings.smaller_is_better(metric))
+        notes[alone_is_best(names[alone], rising, lead, ahead)] = None
     first = "".join(f"<p class=verdict><b>Note:</b> {note}.</p>" for note in notes)
     return (
         f"<p class=verdict>{text}</p>{first}<p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from isthmus.data.describe import CutDescription
+from isthmus.data.describe import CutDescription, few_names
 from isthmus.data.party import Cohort, Party
 from isthmus.data.skew import rare_class, rare_classes, rare_metric, rarest_class
 from isthmus.errors import format_option
@@ -21,7 +21,7 @@ from isthmus.nn.encoders import Encoder, uses_edge_features, uses_edge_weights, 
 from isthmus.nn.layerwise import infer
 from isthmus.nn.per_party import PerParty
 from isthmus.own_code import reference_of
-from isthmus.paired import alone_is_best, best_was_last, difference
+from isthmus.paired import ahead_over_parties, alone_is_best, best_was_last, difference
 from isthmus.study.loop import RunResult
 from isthmus.study.own_models import model_table
 from isthmus.study.protocol import keeps_parties, read_protocol
@@ -53,6 +53,7 @@ def data_notes(
         notes += [f"{method.label} {each}" for each in method.left_out(parties)]
         if parties[0].edge_width and not method.typed:
             notes.append(f"{method.label} leaves out the {parties[0].edge_width} features of edges (edge_attr)")
+    notes += filter(None, [cut.split_note])
     if cut.kind != "class" or cut.level == "pair":
         return notes + _far_from_one(parties)
     notes += _common_class(cut, task)
@@ -61,7 +62,8 @@ def data_notes(
         counts = _items_of_classes(cut)
         settings = {"task.metric": rare_metric(counts), "task.class_weights": "balanced"}
         remedy = " and ".join(format_option(path, value) for path, value in settings.items())
-        notes += filter(None, [rare_class(counts, cut.labels, remedy)])
+        if note := rare_class(counts, cut.labels, remedy):
+            return [*notes, note, *_rare_classes(parties, cut, known=rarest_class(counts))]
     return notes + _rare_classes(parties, cut)
 
 
@@ -93,22 +95,28 @@ def _items_of_classes(cut: CutDescription) -> list[int]:
     return [sum(counts) for counts in zip(*(party.labels for party in cut.parties), strict=True)]
 
 
-def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
+def _rare_classes(parties: Sequence[Party], cut: CutDescription, known: int | None = None) -> list[str]:
+    """A line for each rare class that some party that holds it cannot validate or test.
+
+    Arguments:
+        known: a class of which another note says that it is rare.
+    """
     notes = []
     items = _items_of_classes(cut)
     for at in rare_classes(items):
-        lacks = []
+        lacks, tested = [], False
         holders = [party for party in parties if bool((party.graph.y == at).any())]
         for split, name in (("val", "validation"), ("test", "test")):
-            drawn = [(party.name, party.graph.y[getattr(party, split)]) for party in holders]
-            without = [party for party, y in drawn if len(y) and not bool((y == at).any())]
-            more = f" and {len(without) - 3} more" if len(without) > 3 else ""
-            lacks += [f"no {name} item of {', '.join(without[:3])}{more}"] if without else []
+            drawn = {party.name: party.graph.y[getattr(party, split)] for party in holders}
+            tested = any(bool((y == at).any()) for y in drawn.values())
+            without = [party for party, y in drawn.items() if len(y) and not bool((y == at).any())]
+            if without:
+                lacks.append(f"no {name} item of {few_names(without) if tested else 'any party'}")
         if lacks:
-            share = 100 * items[at] / sum(items)
+            share = f"is rare, {100 * items[at] / sum(items):.1f} % of the items, and " if at != known else ""
+            rests = "what is said of it rests on the other parties" if tested else "no score says anything of it"
             notes.append(
-                f"'{cut.label(at)}' is rare, {share:.1f} % of the items, and has {' and '.join(lacks)}: "
-                "what is said of it rests on the other parties; "
+                f"'{cut.label(at)}' {share}has {' and '.join(lacks)}: {rests}; "
                 "larger shares for validation and test (--split) may help"
             )
     return notes
@@ -240,7 +248,13 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
             {run.seed: run.metrics[judged] for run in own[name] if judged in run.metrics}
             for name in (alone[1], federated[1])
         )
-        notes.append(alone_is_best(alone[1], rising, difference(first, second, metric.smaller_is_better)))
+        compared = [alone[1], *(each.label for each in methods if each.role == "federated")]
+        of_parties = {
+            name: [(over["mean"], over["worst"]) for run in own[name] if (over := run.over_parties.get(judged))]
+            for name in compared
+        }
+        ahead = ahead_over_parties(alone[1], of_parties, smaller=metric.smaller_is_better)
+        notes.append(alone_is_best(alone[1], rising, difference(first, second, metric.smaller_is_better), ahead))
     return notes
 
 

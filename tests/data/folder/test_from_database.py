@@ -392,6 +392,8 @@ def test_labels_that_do_not_begin_with_0_are_names_of_classes(tmp_path):
     (found,) = create(tmp_path / "north", write_csv(tmp_path / "in", bank(accounts={"bad": [1, 2] * 15}))).values()
     assert found[0].what.startswith("label 'bad' has the numbers 1, 2: they are the names of 2 classes")
     assert settings_of(tmp_path / "north")["labels"] == ["1", "2"]
+    (found,) = create(tmp_path / "south", write_csv(tmp_path / "far", bank(accounts={"bad": [101, 140] * 15}))).values()
+    assert found[0].what.endswith("(if others exist, name all of them: --classes 101,140,...)")
 
 
 def test_party_folders_that_are_not_replaced_are_never_deleted(tmp_path):
@@ -422,3 +424,17 @@ def test_table_without_rows_is_named(tmp_path):
     tables["accounts"] = {column: [] for column in tables["accounts"]}
     with pytest.raises(IsthmusError, match="table 'accounts' has no rows"):
         create(tmp_path / "north", write_csv(tmp_path / "in", tables))
+
+
+def test_files_name_parties_without_their_ending_and_columns_left_out_are_noted(tmp_path):
+    for name in ("north", "south"):
+        tables = write_parquet(tmp_path / name, bank(name, accounts={"words": [["a"], ["b", "c"]] * 15}))
+        (tmp_path / "in").mkdir(exist_ok=True)
+        with duckdb.connect(str(tmp_path / f"in/{name}.duckdb")) as connection:
+            for table in bank():
+                connection.execute(f"CREATE TABLE {table} AS SELECT * FROM read_parquet('{tables}/{table}.parquet')")
+    (note,) = create(tmp_path / "banks", tmp_path / "in/*")[tmp_path / "banks"]
+    assert note.what == "columns are left out: words (lists of different lengths, or not of numbers)"
+    assert sorted(each.name for each in (tmp_path / "banks").iterdir()) == ["north", "south"]
+    text = (tmp_path / "banks/north/party.toml").read_text()
+    assert "different values in 60 rows, counted at each party" in text

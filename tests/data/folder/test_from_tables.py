@@ -762,7 +762,11 @@ def test_a_bag_of_another_party_has_its_width(tmp_path, games):
 @pytest.mark.parametrize(
     ("lists", "bags", "due"),
     [
-        ([[0.5], [], [1.5, 2.0], [1.0]], {}, "'games' holds lists of different lengths: make them one length"),
+        (
+            [[0.5], [], [1.5, 2.0], [1.0]],
+            {},
+            "'games' holds lists of different lengths: make them one length, give a few numbers of each",
+        ),
         ([[0.5], [1.0], [1.5], [1.0]], {"games": None}, "a bag needs lists of whole numbers"),
         ([[1], [-1], [2, 3], [1]], {}, "column 'games', row 2: a bag has positions from 0"),
         ([[1], [2], [2, None], [1]], {}, "column 'games', row 3: a bag has positions from 0"),
@@ -881,7 +885,7 @@ def test_missing_values_are_notes(tmp_path, source):
 def test_texts_that_are_probably_mistakes_are_notes(tmp_path, source):
     table = accounts(
         balance=[*(str(at % 5) for at in range(COUNT - 2)), "?", None],
-        sector=["x", "x ", *["y"] * (COUNT - 2)],
+        sector=["x", "X ", *["y"] * (COUNT - 2)],
         risk=["lo", " lo", *["hi"] * (COUNT - 2)],
         size=["1", "2", "big"] * (COUNT // 3),
     )
@@ -892,7 +896,7 @@ def test_texts_that_are_probably_mistakes_are_notes(tmp_path, source):
             "column 'risk': ' lo' differs from 'lo' by blanks: make them equal",
             "column 'balance' is taken for texts: 22 of 23 values are numbers, but not '?': correct them if all should "
             "be numbers",
-            "column 'sector': 'x ' differs from 'x' by blanks: make them equal",
+            "column 'sector': 'X ' differs from 'x' in blanks, and in upper and lower case: make them equal",
         )
     ]
 
@@ -952,7 +956,10 @@ def test_a_pattern_makes_a_folder_for_each_match_with_the_same_settings(tmp_path
 @pytest.mark.parametrize(
     ("third", "due"),
     [
-        ({"risk": ["low", None] * (COUNT // 2), "extra": [1] * COUNT}, "only one has a column 'extra'"),
+        (
+            {"risk": ["low", None] * (COUNT // 2), "extra": [1] * COUNT},
+            "party 'c' has a column 'extra', party 'a' has none: leave it out with --ignore extra",
+        ),
         (
             {"balance": ["1.5", None, "much", *["2"] * (COUNT - 3)]},
             r"column 'balance' holds values of type double in .*/a/nodes\.parquet, but values of type string in "

@@ -214,7 +214,7 @@ SPOILED = {
             alone().settings,
             {
                 NODES: {name: pa.array(values)[:0] for name, values in alone().tables[NODES].items()},
-                EDGES: {"source": pa.array([], pa.int64()), "target": pa.array([], pa.int64())},
+                EDGES: {"source": pa.array([0], pa.int64()), "target": pa.array([1], pa.int64())},
             },
         ),
         ["nodes.parquet: the file has no rows: a party holds at least one item"],
@@ -463,6 +463,17 @@ def test_nothing_to_train_on_is_a_note(tmp_path):
         "labels can train on it"
     ]
     assert read(draft, tmp_path / "b").y.tolist() == [-1] * 8
+    (note,) = report(alone(label=[None] * 8).without("split"), tmp_path / "c")
+    assert note == "note: nodes.parquet: column 'label' labels no row: no item can be learned"
+
+
+def test_no_edges_are_a_note_of_the_check_alone(tmp_path):
+    draft = alone()
+    draft = Draft(
+        draft.settings, {**draft.tables, EDGES: {name: pa.array([], pa.int64()) for name in ("source", "target")}}
+    )
+    assert "note: edges.parquet: the party has no edge: models read its nodes one by one" in report(draft, tmp_path)
+    assert check_folder(tmp_path)[1][-1].minor
 
 
 # ---- tables

@@ -337,11 +337,9 @@ class DatabaseReader(ItemChecker):
         return None if holders is None or bool((holders == HERE).all()) else np.flatnonzero(holders == HERE)
 
     def _check_labels(self, items: str, y: Tensor) -> None:
-        """Report labels on no row, and labels that became known later than their rows may see."""
+        """Report labels that became known later than their rows may see."""
         file, table = f"{items}.parquet", self.tables[items]
         labelled = ((y >= 0) if y.dim() == 1 else ~y.isnan().all(1)).numpy()
-        if len(labelled) and not labelled.any() and has_column(table, self.label_column):
-            self.add(Problem(file, f"column '{self.label_column}' labels no row: no item can be learned", severe=False))
         column = self.settings.label_time
         if column is None or not has_column(table, column):
             return

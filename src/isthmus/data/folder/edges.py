@@ -132,11 +132,12 @@ class EdgeChecker(Checker):
         alone = self.settings.partners is None
         hint = "add a column 'owner' (isthmus party new --owner)" if alone else "fill in 'owner'"
         what = f"source or target is not in {NODES}: add the node, or {hint}"
-        self.add(*at_rows(EDGES, what, complete & edges.within & (own_ends < 2)))
+        has_nodes = len(ids) > 0  # without nodes, that is the problem to report
+        self.add(*at_rows(EDGES, what, complete & edges.within & (own_ends < 2) & has_nodes))
         what = "both nodes are in this party: leave 'owner' empty"
         self.add(*at_rows(EDGES, what, complete & across & (own_ends == 2)))
         what = f"neither source nor target is in {NODES}: remove the edge, or add a node"
-        self.add(*at_rows(EDGES, what, complete & across & (own_ends == 0)))
+        self.add(*at_rows(EDGES, what, complete & across & (own_ends == 0) & has_nodes))
         return edges
 
     def _weights(self, table: Any) -> Any | None:

@@ -24,7 +24,7 @@ from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.relations import DatabaseSettings
 from isthmus.data.folder.settings import FILE, FORMAT, read_like
-from isthmus.data.folder.sources import SourceTable, narrow, read_sources
+from isthmus.data.folder.sources import SourceTable, narrow, party_names, read_sources
 from isthmus.data.folder.table import without_index
 from isthmus.data.folder.texts import number_notes, read_decimal_commas, spelling_notes
 from isthmus.data.folder.writing import atomic_folder, check_free, write_table
@@ -127,8 +127,8 @@ def _matches(patterns: Sequence[Path]) -> dict[str, list[Path]]:
         paths = sorted(glob.glob(f"{glob.escape(start)}*{glob.escape(ends[0])}"))
         if not paths:
             raise _error(f"{pattern} matches nothing: correct it, and put it in quotes")
-        for path in paths:
-            found.setdefault(path[len(start) : len(path) - len(ends[0])], []).append(Path(path))
+        for party, path in zip(party_names(start, ends[0], paths), paths, strict=True):
+            found.setdefault(party, []).append(Path(path))
     if lacking := next((name for name, paths in found.items() if len(paths) < len(patterns)), None):
         raise _error(f"party '{lacking}' lacks a match of one of {join_names(patterns)}: add its file")
     return dict(sorted(found.items()))
@@ -174,9 +174,11 @@ def _together(name: str, parts: Mapping[str, pa.Table]) -> pa.Table:
     columns = parts[first].column_names
     for other in others:
         if differ := set(columns) ^ set(parts[other].column_names):
+            column = min(differ)
+            has, lacks = (first, other) if column in columns else (other, first)
             raise _error(
-                f"table '{name}' of the parties '{first}' and '{other}': only one has a column '{min(differ)}': leave "
-                f"it out with --ignore {name}.{min(differ)}"
+                f"table '{name}' has a column '{column}' at party '{has}', at party '{lacks}' it has none: leave it "
+                f"out with --ignore {name}.{column}"
             )
     plain = [
         pa.table([to_plain(part.column(each)) for each in columns], names=list(columns)) for part in parts.values()

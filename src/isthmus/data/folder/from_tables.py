@@ -406,9 +406,10 @@ def _together(tables: Mapping[str, dict[str, Any]], file: str, source: SourceTab
         return parts[first]
     for name in others:
         if differ := (set(parts[first].column_names) ^ set(parts[name].column_names)) - {"label", "split"}:
+            column = min(differ)
+            has, lacks = (first, name) if column in parts[first].column_names else (name, first)
             raise _error(
-                f"of the parties '{first}' and '{name}' only one has a column '{min(differ)}': leave it out with "
-                f"--ignore {min(differ)}"
+                f"party '{has}' has a column '{column}', party '{lacks}' has none: leave it out with --ignore {column}"
             )
     try:
         return pa.concat_tables(parts.values(), promote_options="permissive")
@@ -604,9 +605,13 @@ def note_on_numbers(settings: Mapping[str, Any], source: SourceTables, table: An
     if pa.types.is_boolean(kind) or not is_numeric(kind):
         return []
     label, names = source.columns.get("label", "label"), settings["labels"]
+    count = int(names[-1]) + 1
+    with_others = f"give them with --classes, such as --classes {count} for 0 to {names[-1]}"
+    if count > 2 * len(names):  # most numbers up to the largest would be classes without items
+        with_others = f"name all of them: --classes {','.join(names[:3])},..."
     return [
         f"label '{label}' has the numbers {join_names(names)}: they are the names of {len(names)} classes (if others "
-        f"exist, give them with --classes, such as --classes {int(names[-1]) + 1} for 0 to {names[-1]})"
+        f"exist, {with_others})"
     ]
 
 
@@ -673,9 +678,9 @@ def _kind(name: str, values: Any, like_ids: bool) -> dict[str, Any]:
     if is_list(values.type):
         if is_ragged(values):
             raise _error(
-                f"column '{name}' holds lists of different lengths: make them one length, or give the positions and "
-                f"values of the entries other than 0 in columns '{name}{AT}' and '{name}{VALUE}', or leave it out with "
-                f"--ignore {name}"
+                f"column '{name}' holds lists of different lengths: make them one length, give a few numbers of each "
+                "in columns of their own, such as mean and count, or the positions and values of the entries other "
+                f"than 0 in '{name}{AT}' and '{name}{VALUE}', or leave it out with --ignore {name}"
             )
         return {"kind": "vector", "width": int(list_lengths(values).max(initial=0))}
     values = blank_to_null(values)

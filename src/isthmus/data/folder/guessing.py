@@ -27,6 +27,7 @@ from isthmus.data.folder.arrow import (
 from isthmus.data.folder.bags import is_ragged
 from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
 from isthmus.data.folder.dates import UNKNOWN, read_dates, text_of
+from isthmus.data.folder.problems import join_names
 from isthmus.data.folder.reading import FIRST_ROWS, running_numbers
 from isthmus.data.folder.shared_nodes import DISAGREE
 from isthmus.data.folder.sources import SourceTable
@@ -123,7 +124,8 @@ def _guess_key(name: str, source: SourceTable, guess: Guess, taken: Sequence[str
         different = source.different(column)
         if different >= len(values) * MOST:
             guess.key = column
-            guess.why["key",] = f"{different:,} different values in {len(values):,} rows"
+            of_each = ", counted at each party" if len(source.parties) > 1 else ""
+            guess.why["key",] = f"{different:,} different values in {len(values):,} rows{of_each}"
             return
 
 
@@ -224,6 +226,7 @@ def _guess_columns(source: SourceTable, guess: Guess, taken: Sequence[str], *, i
         guess.why["time",] = f"dates from {_span(table.column(guess.time))}; no other table refers to these rows"
     elif times:
         guess.why["time",] = f'time = "{times[0]}" would say that a row is unknown before its {times[0]}'
+    left_out: dict[str, list[str]] = {}
     for column in rest:
         if column == guess.time:
             guess.columns[column] = {"kind": "date", "features": "cycle"}
@@ -232,10 +235,14 @@ def _guess_columns(source: SourceTable, guess: Guess, taken: Sequence[str], *, i
         declared, why = _guess_kind(to_array(table.column(column)), is_date=column in dates)
         if declared is None:
             guess.ignore.append(column)
+            left_out.setdefault(why, []).append(column)
             guess.why["ignore",] = "; ".join(filter(None, [guess.why.get(("ignore",)), f"{column}: {why}"]))
         else:
             guess.columns[column] = declared
             guess.why["columns", column, "kind"] = why
+    if left_out:
+        each = "; ".join(f"{join_names(names)} ({why})" for why, names in left_out.items())
+        guess.notes.append(f"columns are left out: {each}")
 
 
 def _guess_kind(values: Any, *, is_date: bool) -> tuple[dict[str, Any] | None, str]:

@@ -90,6 +90,10 @@ class ItemChecker(Checker):
             return None, None
         y = self._tasks(file, table) if self.settings.tasks else self._classes(file, table)
         splits = self._splits(file, table)
+        present = [each for each in self.settings.tasks or [self.label_column] if has_column(table, each)]
+        if y is not None and table.num_rows and present and bool((y == -1).all() if y.dim() == 1 else y.isnan().all()):
+            what = f"column '{present[0]}' labels no row" if len(present) == 1 else "columns of labels label no row"
+            self.add(Problem(file, f"{what}: no item can be learned", severe=False))
         if splits is None:
             return y, None
         if y is not None:

@@ -186,6 +186,9 @@ class _Reader(ItemChecker):
         if not self.sound or ids is None or y is None or edges is None:
             return None
         numbers = self.id_numbers(ids)
+        if not edges.index.size(1) and not edges.border:
+            what = "the party has no edge: models read its nodes one by one"
+            self.add(Problem(EDGES, what, severe=False, minor=True))
         return Contents(
             self.settings, nodes, y, numbers, edges.index, edges.weight, splits,
             ids=None if self.settings.ids == "own" else numbers, hashed=self.hashes(ids),

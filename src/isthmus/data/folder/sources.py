@@ -21,6 +21,8 @@ from isthmus.errors import IsthmusError, missing_extra
 
 FILES = (".csv", ".tsv", ".parquet")
 """Endings of files that hold one table."""
+DATABASES = (".sqlite", ".sqlite3", ".db", ".duckdb")
+"""Usual endings of files that hold several tables; they may have others."""
 WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
 """Whole numbers; "007" is none, because it is another key than "7"."""
 DATES = ("%Y/%m/%d", "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d/%m/%Y", "%d/%m/%Y %H:%M",
@@ -66,6 +68,27 @@ class SourceTable:
         starts = accumulate(self.parties, initial=0)
         parts = [self.table.slice(start, rows) for start, rows in zip(starts, self.parties, strict=False)]
         return parts or [self.table]
+
+
+def party_names(start: str, end: str, paths: Sequence[str]) -> list[str]:
+    """Return what the `*` of a pattern stands for in the paths that it matches.
+
+    A `*` at the end also matches a file's ending, which is no part of the name, unless two files differ only in that.
+
+    Arguments:
+        start, end: what stands before and behind the `*`.
+
+    >>> party_names("in/", "", ["in/north.csv", "in/south.v2"]), party_names("in/", "", ["in/a.csv", "in/a.db"])
+    (['north', 'south.v2'], ['a.csv', 'a.db'])
+    """
+    names = [path[len(start) : len(path) - len(end)] for path in paths]
+    bare = [name if end else name.removesuffix(_ending(name)) for name in names]
+    return bare if all(bare) and len(set(bare)) == len(names) else names
+
+
+def _ending(name: str) -> str:
+    suffix = Path(name).suffix
+    return suffix if suffix.lower() in (*FILES, *DATABASES) else ""
 
 
 def read_sources(paths: Sequence[Path], party: str = "") -> dict[str, SourceTable]:

@@ -115,7 +115,9 @@ def spelling_notes(path: str, name: str, values: Any) -> list[Problem]:
     for text in sorted(pc.unique(values).to_pylist(), key=lambda each: (len(each), each)):
         other = first.setdefault(text.strip().casefold(), text)
         if other != text:
-            how = "by blanks" if other.strip() == text.strip() else "only in upper and lower case"
+            how = "only in upper and lower case" if other.casefold() == text.casefold() else "by blanks"
+            if how == "by blanks" and other.strip() != text.strip():
+                how = "in blanks, and in upper and lower case"
             notes.append(f"column '{name}': '{text}' differs from '{other}' {how}: make them equal")
     return [Problem(path, each, severe=False) for each in notes]
 
