@@ -89,7 +89,7 @@ def find_board(entries: Sequence[ShelfEntry], protocol: str, study: Mapping[str,
     if named.get("name") == PartyFolders.name and "path" in named:
         raise IsthmusError(
             f"--data {named['path']}: the leaderboard has no rows of party folders: compare methods on yours with "
-            f"isthmus run --data {named['path']} --import METHOD.py --method local,fedavg,NAME --seeds 3"
+            f"isthmus run --data {named['path']} --import METHOD.py --method NAME,OTHERS --seeds 3"
         )
     errors = Errors()
     with errors.collected():

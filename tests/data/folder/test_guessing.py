@@ -25,7 +25,7 @@ def test_a_key_may_be_at_several_parties_but_not_twice_at_one():
     table = pa.table({"id": ["a", "b", "a", "c"]})
     found = [guess_tables({"accounts": SourceTable(table, parties=rows)}, {})["accounts"] for rows in ([2, 2], [3, 1])]
     assert [each.key for each in found] == ["id", None]
-    assert found[0].why["key",] == "4 different values in 4 rows"
+    assert found[0].why["key",] == "4 different values in 4 rows, counted at each party"
 
 
 def test_rows_that_nothing_refers_to_are_numbered_by_each_party():
