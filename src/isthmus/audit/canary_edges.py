@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.utils import coalesce, remove_self_loops
 
-from isthmus.audit.lower_bound import Game, Played
+from isthmus.audit.lower_bound import GameOfParties, Played
 from isthmus.data.matrices import Ints
 from isthmus.data.party import PER_EDGE, Party
 from isthmus.federation.private import with_sums
@@ -29,7 +29,7 @@ from isthmus.privacy.options import NodePrivacy
 from isthmus.privacy.random_bits import NoiseKey
 
 
-class CanaryEdges(Game):
+class CanaryEdges(GameOfParties):
     """Pairs of nodes of the parties, as many as one run needs.
 
     Arguments:
@@ -41,14 +41,6 @@ class CanaryEdges(Game):
 
     def __init__(self, plan: HopPlan, claimed: PrivacyCost, parties: Sequence[Party], module: nn.Module) -> None:
         self.plan, self.claimed, self.parties, self.module = plan, claimed, parties, module
-
-    def play(self, canaries: int, seed: int) -> Played:
-        source, runs, missing = np.random.default_rng(seed), list[Played](), canaries
-        for party in self.parties:
-            if missing:
-                runs.append(self._of(party, missing, seed, source))
-                missing -= len(runs[-1].scores)
-        return Played.together(runs)
 
     def drawn(self, party: Party, canaries: int, source: np.random.Generator) -> tuple[Tensor, Tensor]:
         """The edges of up to so many canaries, `[2, edges]`, and the canary of each."""
@@ -62,7 +54,7 @@ class CanaryEdges(Game):
         partner[own[0]] = own[1]
         return edges[:, partner[edges[0]] != edges[1]]
 
-    def _of(self, party: Party, canaries: int, seed: int, source: np.random.Generator) -> Played:
+    def play_at(self, party: Party, canaries: int, seed: int, source: np.random.Generator) -> Played:
         own, canary = self.drawn(party, canaries, source)
         inside = torch.from_numpy(source.random(int(canary.max()) + 1 if canary.numel() else 0) < 0.5)
         known = self.known(party, own)

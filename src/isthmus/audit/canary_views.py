@@ -15,14 +15,14 @@ import torch
 from torch import nn
 
 from isthmus.audit.edges import released_evidence
-from isthmus.audit.lower_bound import Game, Played
+from isthmus.audit.lower_bound import GameOfParties, Played
 from isthmus.data.party import PER_EDGE, Party
 from isthmus.methods.fgcl import FGCL
 from isthmus.privacy.edges import NodePairs
 from isthmus.tasks.base import Task
 
 
-class CanaryViews(Game):
+class CanaryViews(GameOfParties):
     """Pairs of nodes of the parties' graphs, as many as one run needs."""
 
     unit = "edge"
@@ -31,15 +31,7 @@ class CanaryViews(Game):
         self.parties, self.task, self.module, self.method = parties, task, module, method
         self.claimed = method.spent_by(method.planned_draws()).cost()
 
-    def play(self, canaries: int, seed: int) -> Played:
-        source, runs, missing = np.random.default_rng(seed), list[Played](), canaries
-        for party in self.parties:
-            if missing:
-                runs.append(self._of(party, missing, seed, source))
-                missing -= len(runs[-1].scores)
-        return Played.together(runs)
-
-    def _of(self, party: Party, canaries: int, seed: int, source: np.random.Generator) -> Played:
+    def play_at(self, party: Party, canaries: int, seed: int, source: np.random.Generator) -> Played:
         graph = copy(party.graph)
         pairs = NodePairs.of_graphs(torch.bincount(graph.batch, minlength=party.items).tolist())
         inside = source.random(len(pairs)) < 0.5

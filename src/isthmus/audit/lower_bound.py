@@ -22,6 +22,7 @@ from scipy.optimize import brentq
 from scipy.special import bdtrc, gammaln, xlog1py, xlogy
 
 from isthmus.data.matrices import Bools, Floats, Ints
+from isthmus.data.party import Party
 from isthmus.privacy.accounting import PrivacyCost
 
 CONFIDENCE = 0.95
@@ -63,6 +64,28 @@ class Game(ABC):
     @abstractmethod
     def play(self, canaries: int, seed: int) -> Played:
         """Release once with up to so many canaries, by the mechanism of the study; another seed gives another run."""
+
+
+class GameOfParties(Game):
+    """A game with canaries at parties, one party after another until there are enough.
+
+    Attributes:
+        parties: whose data have the canaries.
+    """
+
+    parties: Sequence[Party]
+
+    def play(self, canaries: int, seed: int) -> Played:
+        source, runs, missing = np.random.default_rng(seed), list[Played](), canaries
+        for party in self.parties:
+            if missing:
+                runs.append(self.play_at(party, missing, seed, source))
+                missing -= len(runs[-1].scores)
+        return Played.together(runs)
+
+    @abstractmethod
+    def play_at(self, party: Party, canaries: int, seed: int, source: np.random.Generator) -> Played:
+        """Release a party's data with up to so many canaries."""
 
 
 @dataclass(frozen=True)
