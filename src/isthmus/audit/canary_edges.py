@@ -47,17 +47,17 @@ class CanaryEdges(GameOfParties):
         pairs = torch.from_numpy(pairs_of(party, source)[:, :canaries])
         return torch.cat([pairs, pairs.flip(0)], dim=1), torch.arange(pairs.size(1)).repeat(2)
 
-    def known(self, party: Party, own: Tensor) -> Tensor:
+    def known(self, edges: Tensor, own: Tensor, nodes: int) -> Tensor:
         """The party's edges, without those that a canary has."""
-        edges = coalesce(remove_self_loops(party.graph.edge_index)[0], num_nodes=party.nodes)
-        partner = torch.full((party.nodes,), -1)
+        partner = torch.full((nodes,), -1)
         partner[own[0]] = own[1]
         return edges[:, partner[edges[0]] != edges[1]]
 
     def play_at(self, party: Party, canaries: int, seed: int, source: np.random.Generator) -> Played:
         own, canary = self.drawn(party, canaries, source)
         inside = torch.from_numpy(source.random(int(canary.max()) + 1 if canary.numel() else 0) < 0.5)
-        known = self.known(party, own)
+        edges = coalesce(remove_self_loops(party.graph.edge_index)[0], num_nodes=party.nodes)
+        known = self.known(edges, own, party.nodes)
         graph = copy(party.graph)
         for name in PER_EDGE:
             if graph.get(name) is not None:
@@ -88,8 +88,7 @@ class CanaryNodes(CanaryEdges):
         canary = torch.arange(count).repeat_interleave(leaves)
         return torch.stack([order[:count][canary], order[count : count * (leaves + 1)]]), canary
 
-    def known(self, party: Party, own: Tensor) -> Tensor:
-        edges = coalesce(remove_self_loops(party.graph.edge_index)[0], num_nodes=party.nodes)
+    def known(self, edges: Tensor, own: Tensor, nodes: int) -> Tensor:
         return edges[:, ~torch.isin(edges[0], own[0])]
 
 

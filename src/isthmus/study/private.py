@@ -203,7 +203,7 @@ def _beside_hops(method: Method, module: nn.Module, task: Task) -> Iterator[str]
 
 
 def _beside_nodes(method: Method, module: nn.Module, task: Task) -> Iterator[str]:
-    """What the method, or its model, tells of a node that noise on sums and gradients does not cover."""
+    """What the method releases of a node, or its model reads, that noise on sums and gradients does not cover."""
     yield from _beside_items(method, module, task, sums=True)
     if dict(_releases(method, module)):
         yield from _beside_sums(module)
