@@ -166,7 +166,7 @@ class FedGC(Matching, Averaging):
         return {
             **super().calls(module), "known": min(self.hops, 1), "sum_up": self.hops, "settle": self.hops,
             "train": taught, "validate": taught, "label": self.passes if self.self_training else 0,
-            "transform": int(self.bottleneck),
+            "transform": int(self.bottleneck), "name_rows": 0,  # of typed graphs
         }  # fmt: skip
 
     class AtParty(NeighbourSums, Matching.AtParty, Learning):
