@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -200,6 +201,18 @@ def write_with(path: Path, write_to: Callable[[Path], object]) -> None:
         raise
 
 
+def hold(descriptor: int, *, wait: bool = True) -> None:
+    """Lock an open file or folder until it is closed. Windows has no such locks: nothing is locked there.
+
+    Arguments:
+        wait: whether to wait for another process that has locked it; otherwise `BlockingIOError` is raised.
+    """
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 @contextmanager
 def lock(path: Path, what: str) -> Iterator[None]:
     """Lock a file for the duration of the `with` block; if another process has locked it, raise an error.
@@ -207,13 +220,10 @@ def lock(path: Path, what: str) -> Iterator[None]:
     Arguments:
         what: the name in the message of what the lock protects.
     """
-    import fcntl  # only on POSIX, as the callers
-
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(path.open("w"))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            hold(stack.enter_context(path.open("w")).fileno(), wait=False)
         except BlockingIOError as error:
             raise IsthmusError(f"{what} is in use by another process: stop that process first") from error
         except OSError as error:

@@ -97,6 +97,33 @@ def test_parties_hide_their_edges_by_noise_of_their_own_in_sums_over_neighbours(
     assert list((tmp_path / "parties").glob("*/noise.key"))
 
 
+PRIVACY = [{"unit": "edge", "epsilon": 5.0}, {"unit": "node", "epsilon": 50.0, "neighbours": 500}]
+
+
+@pytest.mark.parametrize("privacy", PRIVACY, ids=["edge", "node"])
+def test_parties_hide_edges_that_cross_by_shares_of_noise_in_sums_over_all(privacy: Any, tmp_path: Path) -> None:
+    tables = {"privacy": privacy, "protect": {"total": "masks"}, "model": {"encoder": "gap", "hidden": 4, "dropout": 0}}
+    study = at_folders(study_of("fedgcn", rounds=2, **tables), tmp_path / "data")
+    (run,) = federated(study, tmp_path).runs
+    assert run.privacy["epsilon"] == pytest.approx(privacy["epsilon"], rel=1e-3)
+    rows = {row["action"]: row for row in run.ledger.rows()}
+    assert rows["add_hop"]["protection"] == "masks"
+    assert rows["add_hop"]["eyes"] == "parties see the sum"
+    assert all(weight.isfinite().all() for weight in run.weights.values())
+    assert not run.reconciled["differences"]
+
+
+def test_sums_over_edges_that_cross_need_masks_and_hashed_ids(tmp_path: Path) -> None:
+    tables = {"privacy": PRIVACY[0], "model": {"encoder": "gap", "hidden": 4}}
+    for protect, why in (
+        ({"total": "none"}, "which hides nothing with protect.total = 'none'"),
+        ({"total": "masks", "exchange": "sealed", "matching": "oblivious"}, "set protect.matching = 'hashes'"),
+    ):
+        study = at_folders(study_of("fedgcn", rounds=1, protect=protect, **tables), tmp_path / protect["total"])
+        with pytest.raises(IsthmusError, match=why):
+            federated(study, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("protect", "why"),
     [

@@ -37,10 +37,10 @@ def run_of(name, parties, **options):
     return Run(method, parties, task, module, privacy=PRIVACY)
 
 
-@pytest.mark.parametrize("level", ["node", "graph"])
+@pytest.mark.parametrize(("name", "level"), [("fedavg", "node"), ("fedavg", "graph"), ("fedgcn", "node")])
 @pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"])
-def test_private_training_conforms(check, level):
-    method = Method.named("fedavg")(rounds=2, local={"epochs": 2})
+def test_private_training_conforms(check, name, level):
+    method = Method.named(name)(rounds=2, local={"epochs": 2})
     CHECKS[check](Private(method, small_parties(level), gap()))
 
 
@@ -57,15 +57,19 @@ def rewired(party):
     return replace(party, graph=graph, border=None, structural=torch.tensor([0]))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedper", "moon", "fedproto", "fedgta", "local"])
+@pytest.mark.parametrize("name", ["fedavg", "fedper", "moon", "fedproto", "fedgta", "local", "fedgcn"])
 def test_nothing_but_noisy_sums_leads_from_edges_to_anyone(name, monkeypatch):
     """With the same numbers in place of the noisy sums, all results are the same whatever the edges are."""
 
     def same(self, h, edge_index, noise, *purpose):
         return torch.full_like(h, 0.5)
 
+    def same_part(self, h, edges, rows, parties, noise, *purpose):
+        return torch.full((rows, h.size(1)), 0.5, dtype=h.dtype)
+
     monkeypatch.setattr(HopPlan, "total", same)
-    parties = [rewired(party) for party in small_parties("node")]
+    monkeypatch.setattr(HopPlan, "part", same_part)
+    parties = [replace(party, structural=torch.tensor([0])) for party in small_parties("node")]
     one, other = (run_of(name, held).go() for held in (parties, [rewired(party) for party in parties]))
     assert one.metrics == other.metrics
     assert one.history == other.history

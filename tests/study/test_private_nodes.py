@@ -19,7 +19,7 @@ from isthmus.study.private import private_answers
 from isthmus.study.setup import module_for, task_for
 from isthmus.testing import CHECKS, Subject, small_parties
 
-PRIVACY = NodePrivacy(epsilon=8.0, neighbours=30)
+PRIVACY = NodePrivacy(epsilon=8.0, neighbours=80)
 
 
 class Private(Subject):
@@ -34,8 +34,9 @@ def gap(**options):
 
 
 @pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"])
-def test_private_training_conforms(check):
-    method = Method.named("fedavg")(rounds=2, local={"epochs": 2, "optimizer": "sgd", "lr": 0.1})
+@pytest.mark.parametrize("name", ["fedavg", "fedgcn"])
+def test_private_training_conforms(name, check):
+    method = Method.named(name)(rounds=2, local={"epochs": 2, "optimizer": "sgd", "lr": 0.1})
     CHECKS[check](Private(method, small_parties("node"), gap()))
 
 
@@ -135,7 +136,7 @@ REFUSED = [
     ("fedproto", "node", "gap", "no noise covers what"),
     ("fedavg", "node", "gcn", "this model reads edges otherwise: use the encoder gap"),
     ("fedavg", "graph", "gap", "this task is on graphs: use privacy.unit = 'item'"),
-    ("fedgcn", "node", "gap", "no noise covers what"),
+    ("fedgcn", "node", "gcn", "no noise covers what"),
 ]
 
 

@@ -10,7 +10,6 @@ of a run (`federation.private`, `privacy.hops`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch_geometric.utils import coalesce, remove_self_loops
 
 from isthmus.audit.lower_bound import GameOfParties, Played
 from isthmus.data.matrices import Ints
-from isthmus.data.party import PER_EDGE, Party
+from isthmus.data.party import Party
 from isthmus.federation.private import with_sums
 from isthmus.nn.aggregation import sum_over_neighbours
 from isthmus.privacy.accounting import PrivacyCost
@@ -58,13 +57,9 @@ class CanaryEdges(GameOfParties):
         inside = torch.from_numpy(source.random(int(canary.max()) + 1 if canary.numel() else 0) < 0.5)
         edges = coalesce(remove_self_loops(party.graph.edge_index)[0], num_nodes=party.nodes)
         known = self.known(edges, own, party.nodes)
-        graph = copy(party.graph)
-        for name in PER_EDGE:
-            if graph.get(name) is not None:
-                del graph[name]
-        graph.edge_index = torch.cat([known, own[:, inside[canary]]], dim=1)
+        held = party.with_edges(torch.cat([known, own[:, inside[canary]]], dim=1))
         plan = Watched(**vars(self.plan))
-        with_sums(plan, [party.with_graph(graph)], self.module, NoiseKey(seed))
+        with_sums(plan, [held], self.module, NoiseKey(seed))
         scores = torch.zeros(inside.numel(), dtype=torch.float64)
         for h, released in plan.releases:
             rest, more = released - sum_over_neighbours(h, known), h[own[0]]

@@ -7,8 +7,6 @@ again in every epoch the reader uses the first ones only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,7 +14,7 @@ from torch import nn
 
 from isthmus.audit.edges import released_evidence
 from isthmus.audit.lower_bound import GameOfParties, Played
-from isthmus.data.party import PER_EDGE, Party
+from isthmus.data.party import Party
 from isthmus.methods.fgcl import FGCL
 from isthmus.privacy.edges import NodePairs
 from isthmus.tasks.base import Task
@@ -32,14 +30,10 @@ class CanaryViews(GameOfParties):
         self.claimed = method.spent_by(method.planned_draws()).cost()
 
     def play_at(self, party: Party, canaries: int, seed: int, source: np.random.Generator) -> Played:
-        graph = copy(party.graph)
-        pairs = NodePairs.of_graphs(torch.bincount(graph.batch, minlength=party.items).tolist())
+        pairs = NodePairs.of_graphs(torch.bincount(party.graph.batch, minlength=party.items).tolist())
         inside = source.random(len(pairs)) < 0.5
-        for name in PER_EDGE:
-            if graph.get(name) is not None:
-                del graph[name]
-        graph.edge_index, _ = pairs.graph(torch.from_numpy(inside).float())
-        site = self.method.site([replace(party, graph=graph)], self.task, self.module, seed=seed)
+        edges, _ = pairs.graph(torch.from_numpy(inside).float())
+        site = self.method.site([party.with_edges(edges)], self.task, self.module, seed=seed)
         site.answer("protect", {}, (party.name,))
         ((_, _, evidence),) = released_evidence(self.method, site)
         some = source.permutation(len(pairs))[:canaries]

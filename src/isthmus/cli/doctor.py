@@ -37,7 +37,7 @@ EXTRAS = {
     "wandb": ("--wandb", ("wandb",)),
     "tune": ("isthmus tune", ("optuna",)),
     "frames": ("data frames of results: frame()", ("pandas",)),
-    "onnx": ("isthmus export --format onnx", ("onnx", "onnxscript", "onnxruntime")),
+    "onnx": ("isthmus export --out model.onnx", ("onnx", "onnxscript", "onnxruntime")),
 }
 """By extra what it is for, and its packages."""
 

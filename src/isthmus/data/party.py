@@ -454,6 +454,14 @@ class Party:
         """The columns of edges that the graph has, see `PER_EDGE`."""
         return {name: self.graph[name] for name in PER_EDGE if self.graph.get(name) is not None}
 
+    def with_edges(self, edge_index: Tensor) -> Party:
+        """The party with other edges, of which nothing but their ends is known, and without those of its border."""
+        graph = copy(self.graph)
+        for name in self.per_edge():
+            del graph[name]
+        graph.edge_index, graph.num_nodes = edge_index, self.nodes
+        return self.with_graph(graph)
+
     def without_edge_features(self) -> Party:
         """The party without `edge_attr`; itself if it has none."""
         if not self.edge_width:

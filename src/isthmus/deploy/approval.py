@@ -219,12 +219,10 @@ class Approvals:
 
     def _counted(self, study: str, most: int) -> bool:
         """Count a study among those without an approval of their own, unless there are so many others."""
-        import fcntl  # only on POSIX
-
         with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             with (self.folder / "lock").open("a") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # two jobs may begin at once
+                store.hold(file.fileno())  # two jobs may begin at once
                 others = [path for path in self.folder.glob("*.calls") if path.stem != study]
                 if sum(not self._count(path.stem) for path in others) >= most:
                     return False
@@ -344,14 +342,12 @@ class Tally:
             planned: how often the study plans it.
             times: how often this may be answered.
         """
-        import fcntl  # only on POSIX
-
         with _writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.exists():
                 store.check_file(self.path, within=self.path.parent)
             with self.path.open("a+b") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # two jobs may run at once
+                store.hold(file.fileno())  # two jobs may run at once
                 self._read_on(file)
                 if call in self.answered:
                     return

@@ -148,8 +148,11 @@ class Member(PartySide):
         self.tally, self.study = self.approvals.tally(proposal), proposal.hash
         if plan["stage"] == "set-up":
             privacy, match = study.named_privacy(), self._match(proposal, plan)
-            private = privacy is not None and privacy.hides_items
-            handler = SetUpHandler(self.contents, hashing, private=private, match=match, keep=self._keep_pseudonyms)
+            hidden = privacy is not None and privacy.hides_items
+            told = privacy is not None and privacy.tells_nodes
+            handler = SetUpHandler(
+                self.contents, hashing, private=hidden, tells_nodes=told, match=match, keep=self._keep_pseudonyms
+            )
             self._plan("the set-up", handler.calls(), plan)
             return handler
         if plan["stage"] != "run":

@@ -8,7 +8,6 @@ can write another ledger, which only a head that somebody else holds shows: the 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -123,7 +122,7 @@ class PartyLedger:
             if self.path.exists():
                 store.check_file(self.path, limit=None)
             with open(self.path, "a+b", opener=partial(os.open, mode=0o600)) as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                store.hold(file.fileno())
                 self._read(file)
                 yield file
         except OSError as error:

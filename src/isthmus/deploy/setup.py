@@ -197,6 +197,7 @@ class SetUpHandler:
         contents: the contents of the party's files.
         hashing: how ids and values of categories become numbers.
         private: nothing that follows from the rows leaves: no sizes, and no sums of columns.
+        tells_nodes: the number of nodes leaves all the same.
         match: the party's part of a matching, before which nothing leaves that has ids; None if none is due.
         keep: gets the pseudonyms of a matching, and returns the contents with them.
     """
@@ -207,10 +208,11 @@ class SetUpHandler:
         hashing: Hashing = PLAIN,
         *,
         private: bool = False,
+        tells_nodes: bool = False,
         match: Match | None = None,
         keep: Callable[[Pseudonyms], Contents] | None = None,
     ) -> None:
-        self.contents, self.private = contents, private
+        self.contents, self.private, self.tells_nodes = contents, private, tells_nodes
         self.hashing, self.match, self.keep = hashing, match, keep
         self.columns = contents.settings.feature_columns()
         self.answered = [0]
@@ -277,7 +279,8 @@ class SetUpHandler:
     def _introduce(self, request: wire.Payload) -> dict[str, Any]:
         settings = {**self.contents.settings.common, "hashed": self.contents.hashed}
         kind, size = _label_kind(self.contents.y), introduced_of(self.contents)
-        size = ONE if self.private else size  # how much a party holds is a release
+        if self.private:  # how much a party holds is a release
+            size = Introduced(size.nodes, size.nodes, size.nodes) if self.tells_nodes else ONE
         return {
             "agreed": json.dumps(settings),
             "kind": kind,

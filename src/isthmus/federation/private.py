@@ -12,7 +12,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.data import rows
-from isthmus.data.party import PER_EDGE, Party
+from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, Total
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.transport import Each
-from isthmus.nn.aggregation import Aggregated, aggregations, reading_hops
+from isthmus.nn.aggregation import Aggregated, aggregations, reading_hops, without_edges
 from isthmus.nn.stacks import slice_of
 from isthmus.privacy.account import Account
 from isthmus.privacy.hops import HopPlan
@@ -75,6 +75,11 @@ class Private(ABC):
     @property
     def items(self) -> ItemPlan | None:
         """The noise of local training."""
+        return None
+
+    @property
+    def together(self) -> HopPlan | None:
+        """The noise of sums over neighbours that parties make together; None where each makes its own, or none."""
         return None
 
     def prepared(
@@ -146,16 +151,25 @@ class PrivateEdges(Private):
 
     Arguments:
         plan: the noise.
+        summing: actions by which they make these sums together; without any, each makes its own.
     """
 
     hides_items: ClassVar[bool] = False
     plan: HopPlan
     actions: tuple[str, ...] = ()
+    summing: tuple[str, ...] = ()
+
+    @property
+    def together(self) -> HopPlan | None:
+        return self.plan if self.summing else None
 
     def prepared(
         self, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
     ) -> tuple[Sequence[Party], nn.Module]:
-        return with_sums(self.plan, parties, module, noise)
+        return with_sums(self.plan, parties, module, noise, together=bool(self.summing))
+
+    def least(self, action: str, request: wire.Payload | Each) -> int:
+        return _least_of_sums(request)
 
     def noisy(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         return answer
@@ -170,14 +184,28 @@ class PrivateNodes(PrivateItems):
 
     Arguments:
         hops: the noise of these sums.
+        summing: actions by which parties make them together; without any, each makes its own.
     """
 
     hops: HopPlan
+    summing: tuple[str, ...] = ()
+
+    @property
+    def together(self) -> HopPlan | None:
+        return self.hops if self.summing else None
 
     def prepared(
         self, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
     ) -> tuple[Sequence[Party], nn.Module]:
-        return (parties, module) if self.plan is None else with_sums(self.hops, parties, module, noise)
+        if self.plan is None:
+            return parties, module
+        return with_sums(self.hops, parties, module, noise, together=bool(self.summing))
+
+    def least(self, action: str, request: wire.Payload | Each) -> int:
+        return _least_of_sums(request)
+
+    def answer(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
+        return answer if action in self.summing else super().answer(action, answer, request, asked)
 
     def spent(self, times: int) -> Account:
         found = super().spent(times)
@@ -267,38 +295,51 @@ class PrivateSums(Private):
 
 
 def with_sums(
-    plan: HopPlan, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
+    plan: HopPlan, parties: Sequence[Party], module: nn.Module, noise: NoiseKey, *, together: bool = False
 ) -> tuple[Sequence[Party], nn.Module]:
-    """The parties with noisy sums over neighbours in place of edges, and the model that reads them."""
+    """The parties with noisy sums over neighbours in place of edges, and the model that reads them.
+
+    Arguments:
+        together: the method makes the sums, of which the parties keep what does not follow from edges.
+    """
+    if together:
+        return [_with_features(party, _not_from_edges(party)) for party in parties], module
     reader = aggregations(module)[0]
-    return [_without_edges(party, plan, reader, noise) for party in parties], reading_hops(module)
+    return [_with_hops(party, plan, reader, noise) for party in parties], reading_hops(module)
 
 
-def _without_edges(party: Party, plan: HopPlan, reader: Aggregated, noise: NoiseKey) -> Party:
-    """The party with hops beside its features, and without edges, border and features that follow from edges."""
+def _with_hops(party: Party, plan: HopPlan, reader: Aggregated, noise: NoiseKey) -> Party:
+    """The party with hops beside its features, see `without_edges`."""
     if party.schema is not None:
         raise IsthmusError(f"privacy: party '{party.name}' has a typed graph, whose edges no sums with noise read")
     hops = itertools.count(1)
 
     def total(h: Tensor, edges: Tensor) -> Tensor:
-        most = getattr(plan.options, "neighbours", edges.size(1))
-        if bool((torch.bincount(edges[0]) > most).any()):
-            raise IsthmusError(
-                f"privacy: party '{party.name}' has a node with edges to more than {most} others: set "
-                "privacy.neighbours to the most that a node can have"
-            )
+        plan.check_neighbours(edges, party.name)
         return plan.total(h, edges, noise, party.name, next(hops))
 
+    x = _not_from_edges(party)
+    return without_edges(party, reader.aggregate(x.double(), party.graph.edge_index, total).to(x.dtype))
+
+
+def _with_features(party: Party, x: Tensor) -> Party:
     graph = copy(party.graph)
-    for name in PER_EDGE:
-        if graph.get(name) is not None:
-            del graph[name]
-    x = rows.to_dense(graph.x)
-    if party.structural is not None:
-        x = rows.zero_columns(x, party.structural)
-    graph.x = reader.aggregate(x.double(), graph.edge_index, total).to(x.dtype)
-    graph.edge_index, graph.num_nodes = graph.edge_index.new_empty(2, 0), party.nodes
-    return replace(party.with_graph(graph), structural=None)
+    graph.x = x
+    return party.with_graph(graph, party.border)
+
+
+def _least_of_sums(request: wire.Payload | Each) -> int:
+    """How many parties a sum over neighbours at all parties needs: each that has a share of the noise."""
+    shares = 1 if isinstance(request, Each) else request.get(SHARES, 1)
+    if type(shares) is not int:
+        raise IsthmusError("refused: the request does not say among how many parties the noise is shared")
+    return shares
+
+
+def _not_from_edges(party: Party) -> Tensor:
+    """Features, with zeros for those that follow from edges."""
+    x = rows.to_dense(party.graph.x)
+    return x if party.structural is None else rows.zero_columns(x, party.structural)
 
 
 def _change(path: str, value: Any, before: Any) -> Tensor:

@@ -17,7 +17,7 @@ from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Re
 from isthmus.federation.bounds import Held, Introduced, answer_problem, count_problem, ids_problem
 from isthmus.federation.checks import check_reply, count_rows, leave_out, size_problems, sum_problem
 from isthmus.federation.ledger import DELIVERY, Entry, Eyes, Ledger, Verb
-from isthmus.federation.private import PrivateSums
+from isthmus.federation.private import Private
 from isthmus.federation.robust import Aggregation, Comparison, Mean, stack_returned
 from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import AnswerCheck, Command, Each, Request, To, TotalRequest, Transport
@@ -49,7 +49,7 @@ class Federation:
             check are bounded by what was sent, or by the answers of the other parties.
         aggregation: how means of what parties trained are made.
         tell_round: tell parties the round with every request (`Site.round`).
-        private: makes means of sums of updates with noise.
+        private: how parties answer under differential privacy.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Federation:
         bounds: Mapping[str, Mapping[str, Held | None]] | None = None,
         aggregation: Aggregation | None = None,
         tell_round: bool = False,
-        private: PrivateSums | None = None,
+        private: Private | None = None,
     ) -> None:
         self.aggregation = aggregation or Mean()
         self.aggregation.permit("none" if transport.sums is None else transport.protections.get("total", "masks"))
@@ -138,7 +138,8 @@ class Federation:
                 the receipt says why.
         """
         asked, request = self._check(action, request, of)
-        private = self.private if self.private is not None and action in self.private.actions else None
+        sums = None if self.private is None else self.private.sums
+        private = sums if sums is not None and action in sums.actions else None
         if private is not None:
             if to != "server" or rows is not None:
                 raise IsthmusError(f"privacy: action '{action}' makes no sum over all for the server")

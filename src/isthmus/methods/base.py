@@ -167,6 +167,9 @@ class Method(Registered):
     """Options that `isthmus tune` varies beside the learning rates, such as the weight of a term of the loss."""
     updates: ClassVar[tuple[str, ...]] = ()
     """Actions whose totals are sums of what parties trained from what they were sent; noise of parties covers these."""
+    summing: ClassVar[tuple[str, ...]] = ()
+    """Actions by which parties make sums over neighbours together, for models that read hops. Noise can cover these,
+    and beside them the parties read their data as with `only_trains`."""
     only_trains: ClassVar[bool] = False
     """Whether its parties read their data for nothing but the task's loss in local training, and to evaluate: noise in
     that training then covers all that leaves them. Not inherited."""

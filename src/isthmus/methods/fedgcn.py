@@ -16,13 +16,16 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
 from isthmus.federation.local import LocalTransport
+from isthmus.federation.private import SHARES
 from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog_gcn import convolutions_of
-from isthmus.methods.shared.neighbour_sums import NOUNS, NeighbourSums
+from isthmus.methods.shared.hop_sums import HopSums
+from isthmus.methods.shared.neighbour_sums import NOUNS
+from isthmus.nn.aggregation import aggregations, only_aggregation, reading_hops
 from isthmus.nn.encoders import uses_types
 from isthmus.nn.twins import REPEATED
 from isthmus.nn.typed import with_known_means
@@ -58,6 +61,10 @@ class FedGcn(FedAvg):
     Parties add up x_v, the features e_vu of edges, and |N_r(u)|, each edge at the party of its source. One hop is the
     most: a second needs the rows x_v of nodes across the border, for W_0 x_v. A sum over one edge is a row of another
     party.
+
+    A model of encoder gap reads hops h^(k) = unit(A h^(k-1)), unit(y) = y / |y|. Parties add up each of them (1 or 2:
+    no other difference) and then train without edges. With `[privacy]` of edges or nodes, each adds its share of noise
+    to the rows of all nodes, and the server learns the ids of nodes but nothing of borders.
     """
 
     name: ClassVar[str] = "fedgcn"
@@ -68,11 +75,14 @@ class FedGcn(FedAvg):
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     everyone: ClassVar[Needed] = "set-up"
     disjoint: ClassVar[bool] = True
+    summing: ClassVar[tuple[str, ...]] = ("known", "add_hop")
 
     hops: Literal[0, 1, 2] = 2
-    """Hops of neighbours that are summed up across parties; of typed graphs one at most."""
+    """Hops of neighbours that are summed up across parties; of typed graphs one at most. 0: no sums."""
 
     def check(self, module: nn.Module) -> None:
+        if only_aggregation(aggregations(module)) is not None:
+            return
         if not uses_types(module):
             convolutions_of(module, self.name)
         elif with_known_means(module) is None:
@@ -104,14 +114,24 @@ class FedGcn(FedAvg):
         if uses_types(module):
             federation.exchange("name_rows", {"parties": "\n".join(federation.parties)})
         union = federation.agree("known")
-        federation.total("sum_up", rows=union, to="parties")
+        if (reader := only_aggregation(aggregations(module))) is None:
+            federation.total("sum_up", rows=union, to="parties")
+        else:
+            hidden = federation.private is not None and federation.private.together is not None
+            noise = {"ids": union.ids, SHARES: len(federation.parties)} if hidden else {}
+            for hop in range(1, reader.depth + 1):
+                federation.total("add_hop", {"hop": hop, **noise}, rows=union, to="parties")
         federation.ask("settle")
 
     def calls(self, module: nn.Module) -> dict[str, int]:
-        due = dict.fromkeys(("known", "sum_up", "settle"), int(self.hops > 0))
-        return {**super().calls(module), **due, "name_rows": int(self.hops > 0 and uses_types(module))}
+        due = dict.fromkeys(("known", "sum_up", "add_hop", "settle", "name_rows"), int(self.hops > 0))
+        if (reader := only_aggregation(aggregations(module))) is not None:
+            due |= {"sum_up": 0, "add_hop": due["add_hop"] * reader.depth, "name_rows": 0}
+        else:
+            due |= {"add_hop": 0, "name_rows": due["name_rows"] * uses_types(module)}
+        return {**super().calls(module), **due}
 
-    class AtParty(NeighbourSums, FedAvg.AtParty):
+    class AtParty(HopSums, FedAvg.AtParty):
         method: FedGcn
 
         def __init__(
@@ -120,19 +140,25 @@ class FedGcn(FedAvg):
             typed = with_known_means(module)
             if typed is None and parties[0].schema is not None:
                 raise IsthmusError(NO_MEANS)
-            summed = _summed(module) if typed is None else typed
+            reader = only_aggregation(aggregations(module))
+            if reader is not None:
+                summed = reading_hops(module)
+            else:
+                summed = _summed(module) if typed is None else typed
             super().__init__(method, parties, task, summed if method.hops else module, **where)
-            self.beyond = method.hops == 2
+            self.beyond, self.reader = method.hops == 2, reader
 
-        @action("ask")
+        @action("ask", silent=True)
         def settle(self, request: Payload) -> Answer:
             """From here on the parties train on the sums and on the edges that they know."""
-            self.kept["prepared"] = self.summed_up()
+            self.kept["prepared"] = self.summed_up() if self.reader is None else self.all_hops()
             for at in self.positions:  # sums take more memory than the parties' data
-                self.inbox["sum_up"].pop(at, None)
+                self.inbox["sum_up" if self.reader is None else "add_hop"].pop(at, None)
             return Answer({})
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
+            if self.reader is not None:
+                return self.beside_hops(party, prepared)
             if party.schema is not None:
                 graph = copy(party.graph)
                 graph.x = prepared["x"].cpu()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch_geometric.utils import coalesce, remove_self_loops
 
 from isthmus.data import rows
+from isthmus.data.party import Party
 from isthmus.nn.draws import draws_of
 from isthmus.nn.encoders import Encoder, Perceptron
 from isthmus.nn.side_by_side import Last
@@ -68,14 +70,17 @@ class Aggregated(Perceptron):
             total: sums over neighbours; exact by default.
         """
         exporting = torch.compiler.is_exporting()  # a program cannot count the edges that are left
-        edges = edge_index if exporting else coalesce(remove_self_loops(edge_index)[0], num_nodes=x.size(0))
-        dense = rows.to_dense(x)
-        narrow = dense if self._projection is None else dense @ self._projection.to(dense)
-        h, found = unit(narrow), [dense]
+        edges = edge_index if exporting else simple_edges(edge_index, x.size(0))
+        h, found = self.first(x), [rows.to_dense(x)]
         for _ in range(self.depth):
             h = unit((total or sum_over_neighbours)(h, edges))
             found.append(h)
         return torch.cat(found, dim=1)
+
+    def first(self, x: Tensor) -> Tensor:
+        """What the first hop sums up, H^(0)."""
+        dense = rows.to_dense(x)
+        return unit(dense if self._projection is None else dense @ self._projection.to(dense))
 
 
 class Gap(Encoder):
@@ -96,6 +101,19 @@ class Gap(Encoder):
 
     def body(self, features: int, out: int) -> nn.Module:
         return Aggregated(features, self.width, self.hops, self.widths(features, out), self.dropout)
+
+
+def simple_edges(edge_index: Tensor, nodes: int) -> Tensor:
+    """Each edge once, without loops."""
+    edges: Tensor = coalesce(remove_self_loops(edge_index)[0], num_nodes=nodes)
+    return edges
+
+
+def without_edges(party: Party, x: Tensor) -> Party:
+    """The party with these features, and without edges, border and features that follow from edges."""
+    bare = party.with_edges(party.graph.edge_index.new_empty(2, 0))
+    bare.graph.x = x
+    return replace(bare, structural=None)
 
 
 def sum_over_neighbours(h: Tensor, edge_index: Tensor) -> Tensor:

@@ -11,6 +11,10 @@ A hop reads of the graph only what the hop before released, and the edges. So a 
 the multiplier z, and all that is computed from the hops costs nothing more. `privacy.updates` says how far the loss of
 discrete noise is from that of continuous noise.
 
+Parties whose edges cross between them make one sum together: each adds its part in whole numbers, with a share of the
+noise. Each of n parties knows its own share, so a share has the variance (z D)^2 / (n - 1), and all must be in the sum.
+Such shares are so wide that their sum is as one discrete Gaussian (`privacy.updates`).
+
 Dropping edges of nodes with more than k neighbours would not do: without one of them a neighbour of it would keep
 another edge in its place, and a node may have any number of such neighbours. So k is a promise, and data that break it
 are refused.
@@ -25,6 +29,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from isthmus.errors import IsthmusError
 from isthmus.privacy.account import Account, GaussianNoise, gaussian_multiplier
 from isthmus.privacy.items import STEPS, WITHIN
 from isthmus.privacy.options import EdgePrivacy, NodePrivacy
@@ -68,6 +73,15 @@ class HopPlan:
         account.add(self.options.name, self.noise, self.hops, "sums over neighbours")
         return account
 
+    def check_neighbours(self, edges: Tensor, party: str) -> None:
+        """Refuse nodes of a party that have more neighbours than the noise is sized for."""
+        most = getattr(self.options, "neighbours", edges.size(1))
+        if bool((torch.bincount(edges[0]) > most).any()):
+            raise IsthmusError(
+                f"privacy: party '{party}' has a node with edges to more than {most} others: set "
+                "privacy.neighbours to the most that a node can have"
+            )
+
     def total(self, h: Tensor, edge_index: Tensor, noise: NoiseKey, *purpose: object) -> Tensor:
         """The noisy sum over each node's neighbours.
 
@@ -76,10 +90,29 @@ class HopPlan:
             edge_index: each edge once in each direction, no loops; where a node is the unit, k from each at most.
             noise: what the party draws from.
         """
+        return self._noisy(h, edge_index, len(h), 1, noise, purpose) / STEPS
+
+    def part(self, h: Tensor, edges: Tensor, rows: int, parties: int, noise: NoiseKey, *purpose: object) -> Tensor:
+        """A party's part of the sums over neighbours at several parties, with its share of the noise.
+
+        Arguments:
+            h: of own nodes, as in `total`.
+            edges: from own nodes to rows of the sum, as in `total`.
+            rows: of the sum.
+            parties: that the sum is over.
+        """
+        if parties < 2:
+            raise IsthmusError("refused: in a sum over one party there is no noise that it does not know")
+        return self._noisy(h, edges, rows, parties - 1, noise, (*purpose, parties)) / STEPS
+
+    def _noisy(
+        self, h: Tensor, edges: Tensor, rows: int, shares: int, noise: NoiseKey, purpose: tuple[object, ...]
+    ) -> Tensor:
+        """Sums in steps, with a share of the noise of so many."""
         whole = (h * (STEPS * WITHIN)).trunc().long()
-        sums = torch.zeros_like(whole).index_add_(0, edge_index[1], whole[edge_index[0]]).numpy()
+        sums = whole.new_zeros(rows, h.size(1)).index_add_(0, edges[1], whole[edges[0]]).numpy()
         if not noise.repeatable:  # whatever was summed before, no other sum gets this noise
             purpose = *purpose, repr(self), sums.tobytes().hex()
-        variance = self.options.changes * (Fraction(self.multiplier) * STEPS) ** 2
+        variance = self.options.changes * (Fraction(self.multiplier) * STEPS) ** 2 / shares
         drawn = discrete_gaussian(variance, sums.size, noise.bits("hops", *purpose)).reshape(sums.shape)
-        return torch.from_numpy((sums + drawn) / STEPS)
+        return torch.from_numpy(sums + drawn)

@@ -18,6 +18,8 @@ class Privacy(Registered):
     """Whether parties add shares of one noise to a sum, so that masks must hide the summands."""
     hides_items: ClassVar[bool] = True
     """Whether what a party counts of its items, such as hits, is a release of the unit."""
+    tells_nodes: ClassVar[bool] = False
+    """Whether a party that hides its items tells how many nodes it has."""
 
     epsilon: float = Field(gt=0, le=1e9)
     """The most that a whole run may spend."""
@@ -69,6 +71,7 @@ class NodePrivacy(ItemPrivacy):
     and with an empty node in its place (GAP, Sajadmanesh et al. 2023, with DP-SGD behind its sums)."""
 
     name: ClassVar[str] = "node"
+    tells_nodes: ClassVar[bool] = True
 
     neighbours: int = Field(ge=1, le=1 << 20)
     """The most nodes of a party that one of them may have an edge to. It must be known without these data: dropping

@@ -223,7 +223,7 @@ class Run:
             bounds={name: each.binding.bounds for name, each in method.site_type().actions().items()},
             aggregation=method.aggregation(),
             tell_round=method.follows_rounds(),
-            private=None if self.private is None else self.private.sums,
+            private=self.private,
         )
 
     def go(self) -> RunResult:

@@ -53,7 +53,14 @@ def check_private(study: Any) -> None:
     privacy = study.named_privacy()
     if privacy is None:
         return
-    if privacy.in_shares and (name := study.protect.protection().name) != "masks":
+    together = any(method.summing for method in study.method_list())
+    if together and study.protect.matching == "oblivious":
+        raise IsthmusError(
+            "privacy: lists that are matched obliviously tell about how many nodes lie across borders: set "
+            "protect.matching = 'hashes', or use a method without sums over edges that cross"
+        )
+    in_shares = privacy.in_shares or together
+    if in_shares and (name := study.protect.protection().name) != "masks":
         raise IsthmusError(
             f"privacy: each party adds a share of the noise, which hides nothing with protect.total = '{name}': set "
             "protect.total = 'masks'"
@@ -121,14 +128,21 @@ def _items(privacy: Any, method: Method, module: nn.Module, parties: int) -> Pri
 
 
 def _edges(privacy: Any, method: Method, module: nn.Module, parties: int) -> PrivateEdges:
-    return PrivateEdges(HopPlan.of(privacy, aggregations(module)[0].depth))
+    return PrivateEdges(HopPlan.of(privacy, aggregations(module)[0].depth), summing=_summing(method, module))
 
 
 def _nodes(privacy: Any, method: Method, module: nn.Module, parties: int) -> Private:
     if (reader := only_aggregation(aggregations(module))) is None:  # a method that releases nothing has any model
         return _items(privacy, method, module, parties)
     hops = HopPlan.of(privacy, reader.depth)
-    return PrivateNodes(_trainings(privacy, method, module, hops.account()), method.updates, hops)
+    trainings = _trainings(privacy, method, module, hops.account())
+    return PrivateNodes(trainings, method.updates, hops, _summing(method, module))
+
+
+def _summing(method: Method, module: nn.Module) -> tuple[str, ...]:
+    """The actions by which a run of this model makes sums over neighbours at all parties."""
+    planned = method.calls(module)
+    return tuple(name for name in method.summing if planned.get(name, 0))
 
 
 def _times(method: Method, module: nn.Module) -> int:
@@ -171,10 +185,11 @@ def _beside_items(method: Method, module: nn.Module, task: Task, *, sums: bool =
     released = dict(_releases(method, module))
     if not released:
         return
+    covered = (*method.updates, *(method.summing if sums else ()))
     for name, binding in released.items():
-        if name not in method.updates:
+        if name not in covered:
             yield _uncovered(name, binding)
-    if not method.only_trains:
+    if not method.only_trains and not (sums and method.summing):
         yield "it does not say that its parties only train on the loss of items (only_trains): use one that does"
     if task.level not in ("graph", "node"):
         yield f"an item is a graph or a node, and this task is on {task.level}s: use privacy.unit = 'party'"
@@ -193,7 +208,7 @@ def _beside_items(method: Method, module: nn.Module, task: Task, *, sums: bool =
 
 def _beside_hops(method: Method, module: nn.Module, task: Task) -> Iterator[str]:
     """What the method, or its model, reads of edges that noise on sums over neighbours does not cover."""
-    if method.for_crossing:
+    if method.for_crossing and not method.summing:
         yield "no noise covers what parties send of edges that cross between them: use a method without that"
     if method.most_spent() is not None:
         yield "it adds noise to edges itself: leave out [privacy]"

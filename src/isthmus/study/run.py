@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -41,11 +42,6 @@ from isthmus.study.results import Results, sort_runs
 from isthmus.study.settings import combine, flatten, recorded
 from isthmus.study.setup import check_labelled, module_for, needs_whole, suited, task_of
 from isthmus.tasks.base import Task
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks, and does not open folders
-    fcntl = None  # type: ignore[assignment]
 
 STATE = ".state"
 """Folder inside the result folder with what a killed study needs to resume; deleted when the study is done."""
@@ -377,12 +373,12 @@ def hold_folder(out: Path) -> Iterator[None]:
         raise IsthmusError(f"{out} is a file: choose a folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        folder = None if fcntl is None else os.open(out, os.O_RDONLY)
+        folder = None if sys.platform == "win32" else os.open(out, os.O_RDONLY)  # Windows opens no folders
     except OSError as error:
         raise IsthmusError(f"cannot create the folder {out}: {error.strerror or error}; choose another") from error
     try:
-        if fcntl is not None and folder is not None:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if folder is not None:
+            store.hold(folder, wait=False)
         yield
     except BlockingIOError as error:
         raise IsthmusError(f"{out} is in use by another study: wait for it, or stop it first") from error

@@ -30,11 +30,6 @@ from isthmus.study.run import Watcher, build_run, hold_folder, run_study
 from isthmus.study.settings import check_options, flatten, option_fields, options_for, rank, with_values
 from isthmus.tasks.metrics import metric_of
 
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
-
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
@@ -293,8 +288,7 @@ def do_trial(job: TrialJob, send: Send = lambda *details: None) -> Tried:
 def _choosing(journal: Path) -> Iterator[None]:
     """Let one process choose a setting at a time: another that chooses must know this choice."""
     with journal.open("rb") as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        store.hold(file.fileno())
         yield
 
 

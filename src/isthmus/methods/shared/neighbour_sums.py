@@ -126,10 +126,10 @@ class NeighbourSums(Prepared):
 
     def _ids(self) -> tuple[list[Tensor], list[Tensor]]:
         """Ids of own nodes, and of those across the border, by party."""
-        own = [_placeholder_ids(party) if party.ids is None else party.ids for party in self.cohort.parties]
+        own = [_placeholder_ids(party) if party.ids is None else party.ids for party in self.held.parties]
         outer = (
             torch.from_numpy(ids_across(party)) if party.schema is None else ids_of_targets(party)
-            for party in self.cohort.parties
+            for party in self.held.parties
         )
         return own, list(outer)
 

@@ -1,0 +1,104 @@
+"""Sums over neighbours at all parties for models that read hops (`nn.aggregation`), with noise where a study asks.
+
+Hop k: s_i <- sum_{j -> i} h_j^(k-1),  h_i^(k) <- s_i / |s_i|       over the neighbours j of i at all parties
+
+A party adds up the rows of its own nodes: for its own nodes over the edges that it has, for nodes of others over those
+across its border. So each edge counts once, a hop is one total by node id, and a party reads the rows of its nodes.
+
+Where edges or nodes are hidden, the ids that a party names and the rows that it adds to must not follow from its edges.
+So it names its own nodes only, and adds to the rows of all parties' nodes, with its share of the noise
+(`HopPlan.part`): whatever a party reads has all of the noise without its own share.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.data.party import Party
+from isthmus.federation.actions import action
+from isthmus.federation.answers import Answer
+from isthmus.federation.private import SHARES
+from isthmus.federation.wire import Payload
+from isthmus.methods.shared.neighbour_sums import NeighbourSums
+from isthmus.nn.aggregation import Aggregated, simple_edges, unit, without_edges
+
+
+class HopSums(NeighbourSums):
+    """The party side of these sums.
+
+    Attributes:
+        reader: the part of the model that reads hops; none if it reads none.
+    """
+
+    reader: Aggregated | None = None
+
+    @action("ask")
+    def known(self, request: Payload) -> Answer:
+        """Ids of own nodes and, where edges are not hidden, of those across the border."""
+        own, outer = self._ids()
+        hidden = self.private is not None and self.private.together is not None
+        return Answer({"ids": own if hidden else [torch.cat(each) for each in zip(own, outer, strict=True)]})
+
+    @action("total", to="parties", least=2, protected=True)
+    def add_hop(self, request: Payload) -> Answer:
+        """What own nodes add to the sums over all nodes' neighbours."""
+        plan = None if self.private is None else self.private.together
+        hop, rows = int(request["hop"]), self._rows_before(int(request["hop"]))
+        answer: dict[str, list[Tensor]] = {"ids": [], "sum": [], "wants": []}
+        for party, own, outer, h in zip(self.held.parties, *self._ids(), rows, strict=True):
+            edges, ids = _edges_from(party, outer), torch.cat([own, outer])
+            if plan is not None:
+                plan.check_neighbours(edges, party.name)
+                edges, ids = _among(edges, ids, request["ids"].cpu())
+                found = plan.part(h, edges, ids.numel(), int(request[SHARES]), self.noise, party.name, hop)
+            else:
+                found = h.new_zeros(ids.numel(), h.size(1)).index_add_(0, edges[1], h[edges[0]])
+            answer["ids"].append(ids)
+            answer["sum"].append(found)
+            answer["wants"].append(own)
+        return Answer(dict(answer))
+
+    def all_hops(self) -> list[dict[str, Tensor]]:
+        """The hops of own nodes, side by side, when all sums have come: what the parties train on."""
+        assert self.reader is not None
+        self._rows_before(self.reader.depth + 1)
+        return [{"hops": torch.cat(hops[1:], dim=1)} for hops in self.kept.each("hops")]
+
+    def beside_hops(self, party: Party, prepared: Any) -> Party:
+        """The party with hops beside its features, and without edges."""
+        x = party.graph.x.to_dense()
+        return without_edges(party, torch.cat([x, prepared["hops"].to(x)], dim=1))
+
+    def _rows_before(self, hop: int) -> list[Tensor]:
+        """What a hop sums up: projected features, or the hop before, which the parties received."""
+        assert self.reader is not None
+        if hop == 1:
+            self.kept["hops"] = [[self.reader.first(party.graph.x.double()).cpu()] for party in self.held.parties]
+        else:
+            came = [unit(letter["sum"].double().cpu()) for letter in self.received("add_hop")]
+            before = self.kept.each("hops")
+            self.kept["hops"] = [[*hops[: hop - 1], h] for hops, h in zip(before, came, strict=True)]
+        return [hops[-1] for hops in self.kept.each("hops")]
+
+
+def _edges_from(party: Party, outer: Tensor) -> Tensor:
+    """Each edge from an own node once, in both directions if both ends are own: `[2, edges]`, targets beyond the own
+    ones being positions in `outer`."""
+    edges = simple_edges(party.graph.edge_index, party.nodes)
+    border = party.border
+    if border is None or not len(border):
+        return edges
+    order = torch.argsort(outer)
+    at = party.nodes + order[torch.searchsorted(outer[order], border.outer)]
+    return torch.cat([edges, torch.unique(torch.stack([border.inner, at]), dim=1)], dim=1)
+
+
+def _among(edges: Tensor, ids: Tensor, union: Tensor) -> tuple[Tensor, Tensor]:
+    """The edges with targets in the ascending union, without those to nodes that no party has."""
+    target = ids[edges[1]]
+    at = torch.searchsorted(union, target).clamp(max=union.numel() - 1)
+    there = union[at] == target
+    return torch.stack([edges[0], at])[:, there], union
