@@ -61,3 +61,14 @@ def test_a_file_that_is_damaged_in_the_middle_is_unreadable(tmp_path, monkeypatc
     with pytest.raises(Unreadable, match="cannot read") as caught:
         list(Table.open(path, streamed=["x"]).blocks(["x"]))
     assert "\n" not in str(caught.value)
+
+
+def test_rows_are_taken_of_texts_and_bytes_of_any_type(tmp_path):
+    views = {
+        "text": pa.array(["a", "b"]).cast(pa.string_view()),
+        "bytes": pa.array([b"a", b"b"]).cast(pa.binary_view()),
+        "list": pa.array([["a"], ["b"]]).cast(pa.list_(pa.string_view())),
+    }
+    parquet.write_table(pa.table(views), tmp_path / "a.parquet")
+    for table in (Table.open(tmp_path / "a.parquet"), Table.of(module.read_table(tmp_path / "a.parquet"))):
+        assert table.take(pa.array([1])).memory.to_pylist() == [{"text": "b", "bytes": b"b", "list": ["b"]}]

@@ -212,7 +212,7 @@ def _read_parquet(path: Path, without: Collection[str], within: Path | None) -> 
     with open_parquet(path, without=without, within=within) as file:
         names = file.schema_arrow.names
         columns = [name for name in names if name not in without]
-        return check_rows(file, file.read(columns=None if len(columns) == len(names) else columns))
+        return _without_views(check_rows(file, file.read(columns=None if len(columns) == len(names) else columns)))
 
 
 def _read_blocks(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
@@ -237,4 +237,23 @@ def _read_blocks(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]
 
 def _validated(table: Any) -> Any:
     table.validate(full=True)
-    return table
+    return _without_views(table)
+
+
+def _without_views(table: Any) -> Any:
+    """The table with texts and bytes in types of which pyarrow can take rows."""
+    kinds = [_without_view(kind) for kind in table.schema.types]
+    if kinds == table.schema.types:
+        return table
+    columns = [column.cast(kind) for column, kind in zip(table.columns, kinds, strict=True)]
+    return pa.Table.from_arrays(columns, names=table.column_names)
+
+
+def _without_view(kind: Any) -> Any:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) and (inner := _without_view(kind.value_type)) != kind.value_type:
+        return pa.list_(inner)
+    return kind
