@@ -51,6 +51,7 @@ class Setting:
         data: with the parties that bring their own cut, or `partition`.
         local: training at a party.
         privacy: more options of the unit.
+        method: that trains together.
     """
 
     unit: str
@@ -62,9 +63,10 @@ class Setting:
     partition: dict[str, Any] = field(default_factory=dict)
     local: dict[str, Any] = field(default_factory=lambda: {"epochs": 2})
     privacy: dict[str, Any] = field(default_factory=dict)
+    method: str = "fedavg"
 
     def study(self, way: str, seed: int) -> Study:
-        method = {"name": "local" if way == "local" else "fedavg", "rounds": self.rounds, "every": self.rounds}
+        method = {"name": "local" if way == "local" else self.method, "rounds": self.rounds, "every": self.rounds}
         table = {
             "data": self.data,
             "parties": self.parties,
@@ -86,6 +88,22 @@ SETTINGS = {
         "edge", "`cora`, `gap`", {"name": "cora"}, {"encoder": "gap"}, rounds=60, partition={"name": "louvain"}
     ),
     "edge-banks": Setting("edge", "`banks`, 6,000 nodes, `gap`", {"name": "banks", "nodes": 6000}, {"encoder": "gap"}),
+    "crossing-cora": Setting(
+        "edge",
+        "`cora` cut at random, `fedgcn`, `gap`",
+        {"name": "cora"},
+        {"encoder": "gap"},
+        rounds=60,
+        partition=RANDOM,
+        method="fedgcn",
+    ),
+    "crossing-banks": Setting(
+        "edge",
+        "`banks`, 6,000 nodes, `fedgcn`, `gap`",
+        {"name": "banks", "nodes": 6000},
+        {"encoder": "gap"},
+        method="fedgcn",
+    ),
     "item-cora": Setting(
         "item",
         "`cora`, 150 papers a class, `mlp`",

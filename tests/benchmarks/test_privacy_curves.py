@@ -35,7 +35,7 @@ def test_every_setting_is_a_study_with_its_unit(curves):
         assert study.named_privacy().name == setting.unit
         assert study.named_privacy().epsilon == 2.0
         assert setting.study("local", 0).named_privacy() is None
-        assert [setting.study(way, 0).method_list()[0].name for way in ("local", "none")] == ["local", "fedavg"]
+        assert [setting.study(way, 0).method_list()[0].name for way in ("local", "none")] == ["local", setting.method]
 
 
 def test_only_settings_that_are_done_have_a_row(curves):
