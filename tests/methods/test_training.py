@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -306,3 +307,29 @@ def test_an_optimiser_is_fresh_in_every_round():
         twice, _ = plain_fit(after, party, options)
         site.answer("train", {"weights": {n: w[at] for n, w in weights.items()}}, [party.name])
         assert_close({n: w[0] for n, w in site.model.stacks().items()}, initial_weights(twice), within=1e-9)
+
+
+def test_mixed_precision_holds_in_training_alone_and_changes_little():
+    module = build(Mlp(hidden=64, dropout=0.0), "node").float()
+    parties = [replace(party, graph=party.graph.clone().apply(_single)) for party in make_parties("node")]
+    before, seen, sites = torch.get_float32_matmul_precision(), [], {}
+
+    def loss(step):
+        seen.append(torch.get_float32_matmul_precision())
+        return site.task.loss(step)
+
+    for precision in ("single", "mixed"):
+        site = Site(FedAvg(), parties, NodeClassification(classes=CLASSES), module)
+        options = LocalTraining(epochs=2, optimizer="sgd", lr=0.1, precision=precision)
+        with site.asked():
+            options.fit(site, loss)
+            sites[precision] = {name: stack.clone() for name, stack in site.model.stacks().items()}
+            with pytest.raises(ZeroDivisionError):
+                options.fit(site, lambda step: 1 / 0)
+        assert torch.get_float32_matmul_precision() == before
+    assert seen == [before, before, "medium", "medium"]
+    assert_close(sites["mixed"], sites["single"], within=0.05)
+
+
+def _single(value):
+    return value.float() if value.is_floating_point() else value

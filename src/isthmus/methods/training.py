@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial, reduce
 from typing import Annotated, Literal, Self, TypeAlias
 
@@ -52,6 +53,9 @@ class Training(Optimizer):
     """Clusters that a step reads."""
     clip: float = Field(0.0, ge=0)
     """Largest norm of a party's gradient; 0 does not clip."""
+    precision: Literal["single", "mixed"] = "single"
+    """Of products of matrices. `mixed` lets a device round their factors, to TF32 or bfloat16, and adds up in single
+    precision. A device without units for that trains as with `single`."""
 
     @model_validator(mode="after")
     def _one_kind_of_batches(self) -> Self:
@@ -114,7 +118,8 @@ class Training(Optimizer):
         if plan is not None:
             if embed or read:
                 raise IsthmusError(f"privacy: method '{site.method.name}' trains on more than single items")
-            return self._fit_items(site, ItemGradients(site, plan, loss, only), pull, trains, first_epoch)
+            with self._products():
+                return self._fit_items(site, ItemGradients(site, plan, loss, only), pull, trains, first_epoch)
         read, batches = self._reader(site, read, embed)
         kept_as = self.keeps_optimizer_as(first_epoch)
         touched = self.batch_size == 0 and self.clip == 0 and uniform_pull and read is None and not kept_as
@@ -124,24 +129,25 @@ class Training(Optimizer):
         )
         optimizer = self._started(site, leaves, kept_as)
         steps = torch.zeros(len(cohort), dtype=torch.long)
-        for epoch in range(first_epoch, first_epoch + self.epochs):
-            for at, chosen in enumerate(batches(epoch)):
-                sizes = tuple(torch.bincount(cohort.party[chosen], minlength=len(cohort)).tolist())
-                active = [size > 0 for size in sizes]
-                block, at_rows = read(chosen, epoch, at) if read else whole or _read(cohort, chosen, active)
-                result = model(block, site.draws("dropout", epoch, at), embed=embed)
-                output, embedding = result if embed else (result, None)
-                others = [model.embed_with(each, block, site.draws("dropout", epoch, at)) for each in beside]
-                if at_rows is not None:
-                    output, embedding = output[at_rows], None if embedding is None else embedding[at_rows]
-                    others = [each[at_rows] for each in others]
-                losses = loss(Step(output, cohort.y[chosen], sizes, chosen, embedding, tuple(others)))
-                losses.sum().backward()
-                _add(leaves, pull(leaves) if pull else ())
-                if self.clip:
-                    _clip(leaves, self.clip)
-                optimizer.step(active)
-                steps += torch.tensor(active, dtype=torch.long)
+        with self._products():
+            for epoch in range(first_epoch, first_epoch + self.epochs):
+                for at, chosen in enumerate(batches(epoch)):
+                    sizes = tuple(torch.bincount(cohort.party[chosen], minlength=len(cohort)).tolist())
+                    active = [size > 0 for size in sizes]
+                    block, at_rows = read(chosen, epoch, at) if read else whole or _read(cohort, chosen, active)
+                    result = model(block, site.draws("dropout", epoch, at), embed=embed)
+                    output, embedding = result if embed else (result, None)
+                    others = [model.embed_with(each, block, site.draws("dropout", epoch, at)) for each in beside]
+                    if at_rows is not None:
+                        output, embedding = output[at_rows], None if embedding is None else embedding[at_rows]
+                        others = [each[at_rows] for each in others]
+                    losses = loss(Step(output, cohort.y[chosen], sizes, chosen, embedding, tuple(others)))
+                    losses.sum().backward()
+                    _add(leaves, pull(leaves) if pull else ())
+                    if self.clip:
+                        _clip(leaves, self.clip)
+                    optimizer.step(active)
+                    steps += torch.tensor(active, dtype=torch.long)
         self._stop(site, optimizer, kept_as)
         return steps
 
@@ -174,6 +180,16 @@ class Training(Optimizer):
             if value:
                 return f"{name} is for nodes with edges, and items have none: leave it out"
         return ""
+
+    @contextmanager
+    def _products(self) -> Iterator[None]:
+        """Multiply matrices in the precision that these options have."""
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("medium" if self.precision == "mixed" else before)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
     def _started(self, site: Site, leaves: Sequence[Leaf], kept_as: str) -> PartyOptimizer:
         """The optimiser, in the state that parties keep of it."""
