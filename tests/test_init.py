@@ -45,6 +45,14 @@ def test_import_loads_no_heavy_package() -> None:
     assert {"torch", "torch_geometric", "pydantic", "pyarrow"}.isdisjoint(modules)
 
 
+def test_reading_results_loads_no_heavy_package() -> None:
+    code = (
+        "import sys, json, isthmus.report.compare, isthmus.report.report, isthmus.report.saved, isthmus.cli.comparing;"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    )
+    assert {"torch", "torch_geometric"}.isdisjoint(in_new_process(code))
+
+
 def test_using_the_package_imports_no_extra() -> None:
     code = (
         "import sys, json, isthmus; isthmus.run; from isthmus.methods.base import Method; Method.known();"

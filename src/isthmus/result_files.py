@@ -8,18 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import BaseModel
-from safetensors.torch import load_file, save
-from torch import Tensor
-from torch_geometric.data import Data
 
 from isthmus import store
 from isthmus.errors import IsthmusError, missing_extra, path_of, similar_path
 from isthmus.federation import ledger
 from isthmus.parquet_files import CHECKSUMS, check_rows, open_parquet
+
+if TYPE_CHECKING:  # a list of result folders needs neither, and they take seconds
+    from torch import Tensor
+    from torch_geometric.data import Data
 
 FORMAT = 1
 """Format number of a result folder. Raise it when reports can no longer read older folders."""
@@ -285,6 +285,7 @@ def write_graph(folder: Path, graph: Mapping[str, Tensor]) -> None:
     """Write a graph that a method made: features and classes of its nodes, and its weighted edges."""
     import pyarrow as pa
     from pyarrow import parquet
+    from safetensors.torch import save
 
     source, target = graph["edge_index"].tolist()
     columns = {"source": source, "target": target, "weight": graph["edge_weight"].tolist()}
@@ -298,13 +299,17 @@ def write_graph(folder: Path, graph: Mapping[str, Tensor]) -> None:
 def load_graph(folder: Path | str) -> Data:
     """Read a graph that a method made, `graphs/METHOD-SEED` of a result folder, for any PyG model.
 
-    >>> import tempfile
+    >>> import tempfile, torch
     >>> graph = {"x": torch.eye(2), "y": torch.tensor([0, 1]), "edge_index": torch.tensor([[0], [1]])}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_graph(Path(folder), {**graph, "edge_weight": torch.tensor([0.5])})
     ...     load_graph(folder)
     Data(x=[2, 2], edge_index=[2, 1], y=[2], edge_weight=[1])
     """
+    import torch
+    from safetensors.torch import load_file
+    from torch_geometric.data import Data
+
     folder = path_of(folder, "load_graph: folder")
     try:
         for name in (_NODES, _EDGES):

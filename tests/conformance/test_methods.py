@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helpers import slow_but
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.federation import pieces
 from isthmus.methods.base import Averaging, Method
 from isthmus.methods.fedcog import FedCog

@@ -21,7 +21,6 @@ from isthmus.data.party import SPLITS, Border, Party
 from isthmus.data.pool import Pool
 from isthmus.data.skew import earth_movers
 from isthmus.errors import IsthmusError
-from isthmus.testing import small_parties
 
 NAN = math.nan
 
@@ -180,14 +179,3 @@ def test_plain_values_are_json() -> None:
 def test_no_party_is_an_error_of_one_line() -> None:
     with pytest.raises(IsthmusError, match="there are no parties"):
         describe([])
-
-
-def test_parties_without_test_or_validation_items_are_named_in_one_note() -> None:
-    parties = [replace(party, name=f"p{at}") for at, party in enumerate(small_parties("node", parties=3))]
-    assert describe(parties).split_note == ""
-    none, few = torch.zeros_like(parties[0].test), parties[1].test & (parties[1].test.cumsum(0) <= 2)
-    lacking = [replace(parties[0], test=none, val=none), replace(parties[1], test=few), parties[2]]
-    due = "there is no test item at p0 and no validation item at p0: the worst party rests on few items, p1 has 2"
-    assert describe(lacking).split_note == due
-    every = [replace(party, val=torch.zeros_like(party.val)) for party in parties]
-    assert describe(every).split_note == ""  # a study without validation is meant so

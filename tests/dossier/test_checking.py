@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isthmus.data.describe import CutDescription, PartyDescription
+from isthmus.data.description import CutDescription, PartyDescription
 from isthmus.dossier.checking import Facts, known_limits, output_checks
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from isthmus.data.describe import CutDescription, PartyDescription
+from isthmus.data.description import CutDescription, PartyDescription
 from isthmus.federation.ledger import Entry, Ledger, PartyStanding
 from isthmus.methods.base import Method
 from isthmus.progress.terminal import TerminalProgress, difference_lines, results_table, show_cut

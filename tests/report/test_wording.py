@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.data.describe import CutDescription, PartyDescription
+from isthmus.data.description import CutDescription, PartyDescription
 from isthmus.report import wording
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import isthmus
-from isthmus.data.party import Level, Party
+from isthmus.data.level import Level
+from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
 from isthmus.study.export import DOSSIER, KEY, export_model

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from isthmus.data.describe import CutDescription, PartyDescription
+from isthmus.data.description import CutDescription, PartyDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Entry, Ledger
 from isthmus.result_files import COORDINATES, HISTORY, LEDGER, SET_UP, Search, Tried, load_summary, read_table

@@ -24,7 +24,8 @@ from torch_geometric.nn import GCNConv
 import isthmus
 from helpers import make_graph_parties, make_node_parties
 from in_this_process import InThisProcess
-from isthmus.data.describe import CutDescription, describe
+from isthmus.data.describe import describe
+from isthmus.data.description import CutDescription
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import COLUMNS

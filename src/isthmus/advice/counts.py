@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, NonNegativeInt
 
 from isthmus.data.folder.reading import Contents
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.errors import IsthmusError
 from isthmus.options import Options
 

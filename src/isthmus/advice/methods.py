@@ -11,7 +11,7 @@ import torch
 from isthmus.advice.counts import Counts
 from isthmus.data.folder.reading import Contents
 from isthmus.data.folder.shared_nodes import have_row_numbers
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.data.skew import earth_movers, rare_class, rare_metric, rarest_class
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method

@@ -15,12 +15,12 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 from isthmus.data import rows
 from isthmus.data.labelled_edges import LabelledEdges, of_typed
+from isthmus.data.level import Level
 from isthmus.data.neighbours import Neighbours, NodeRange, Subgraph
 from isthmus.data.schema import Inputs, Schema
 from isthmus.data.validation import check_splits, drop_unlabelled, validate_batch, validate_graph, validate_split
 from isthmus.errors import IsthmusError
 
-Level = Literal["node", "graph", "pair", "edge"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 PER_EDGE = ("edge_weight", "edge_type", "edge_attr")

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from isthmus import result_files, store
-from isthmus.data.describe import CutDescription
+from isthmus.data.description import CutDescription
 from isthmus.dossier.checking import Facts, known_limits, output_checks
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.paired import interval

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import nn
 
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Coefficients
 from isthmus.methods.base import Listing

@@ -16,8 +16,9 @@ from torch_geometric.data import Data
 
 from isthmus.data import matrices, rows
 from isthmus.data.coupling import Coupling, decouple, ids_across
+from isthmus.data.level import Level
 from isthmus.data.matrices import Ints
-from isthmus.data.party import Level, Party
+from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Mail

@@ -14,7 +14,8 @@ from torch_geometric.nn import GCNConv
 
 from isthmus.data import matrices, rows
 from isthmus.data.coupling import Coupling, decouple
-from isthmus.data.party import Level, Party
+from isthmus.data.level import Level
+from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Answers, Mail, Total

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from isthmus.data.party import SPLITS, Level, Party
+from isthmus.data.level import Level
+from isthmus.data.party import SPLITS, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer

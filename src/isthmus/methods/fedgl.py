@@ -18,7 +18,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from isthmus.data import similar
-from isthmus.data.party import Level, Party
+from isthmus.data.level import Level
+from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, IdUnion, Total

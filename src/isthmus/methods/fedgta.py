@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from isthmus.data import rows
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Coefficients
 from isthmus.methods.base import Listing

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.models import Models

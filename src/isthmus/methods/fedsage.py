@@ -16,7 +16,8 @@ from torch_geometric import nn as gnn
 from torch_geometric.data import Data
 
 from isthmus.data import rows
-from isthmus.data.party import SPLITS, Level, Party
+from isthmus.data.level import Level
+from isthmus.data.party import SPLITS, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Mail, Total

@@ -15,7 +15,8 @@ from torch_geometric.data import Data
 
 from isthmus.data import rows
 from isthmus.data.cache import digest
-from isthmus.data.party import SPLITS, Block, Level, Party
+from isthmus.data.level import Level
+from isthmus.data.party import SPLITS, Block, Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer

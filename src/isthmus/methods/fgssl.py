@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from isthmus.data import rows
-from isthmus.data.party import Block, Level, Party
+from isthmus.data.level import Level
+from isthmus.data.party import Block, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.data import rows
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
 from isthmus.federation.models import Models

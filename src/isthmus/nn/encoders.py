@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 from torch_geometric import nn as gnn
 
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError
 from isthmus.nn.diffusion import Diffusion

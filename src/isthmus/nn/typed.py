@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.utils import softmax
 
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.data.schema import Schema
 from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Embedder, Encoder, MessagePassing

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from isthmus import store
-from isthmus.data.describe import CutDescription
+from isthmus.data.description import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Ledger, PartyStanding
 from isthmus.methods.base import Method

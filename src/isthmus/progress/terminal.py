@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isthmus.data.datasets.folder import PartyFolders
-from isthmus.data.describe import CutDescription
+from isthmus.data.description import CutDescription
 from isthmus.federation.ledger import PartyStanding
 from isthmus.methods.base import Method
 from isthmus.progress import standing

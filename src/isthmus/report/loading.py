@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, model_validator
 
 from isthmus import result_files, store
-from isthmus.data.describe import CutDescription
+from isthmus.data.description import CutDescription
 from isthmus.errors import IsthmusError, path_of, similar_path
 from isthmus.report import wording
 from isthmus.result_files import COORDINATES, HISTORY, LEDGER, RESULTS, SET_UP, STUDY, AuditRecord, Search

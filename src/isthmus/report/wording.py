@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from isthmus.tasks.metrics import metric_of
 
 if TYPE_CHECKING:  # it loads torch, and a command that only shows a few numbers need not wait for that
-    from isthmus.data.describe import CutDescription, PartyDescription
+    from isthmus.data.description import CutDescription, PartyDescription
 
 POOLED = "all data pooled"
 ALONE = "every party alone"

@@ -18,9 +18,10 @@ from isthmus import store
 from isthmus.data.cache import cache_root
 from isthmus.data.datasets.by_party import PartyData
 from isthmus.data.fingerprint import fingerprint, joined
+from isthmus.data.level import Level
 from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
-from isthmus.data.party import Level, Party
+from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool, with_path
 from isthmus.errors import IsthmusError, closest_path
 from isthmus.federation.rules import Rules

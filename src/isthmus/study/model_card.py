@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isthmus.data.describe import CutDescription
+from isthmus.data.description import CutDescription
 from isthmus.result_files import DOSSIER
 from isthmus.study.loop import RunResult
 from isthmus.tasks.base import Task

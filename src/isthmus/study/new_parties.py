@@ -15,7 +15,8 @@ from isthmus.data.folder.loading import build_party, read_folders
 from isthmus.data.folder.problems import summarize_notes
 from isthmus.data.folder.reading import Contents
 from isthmus.data.ids import Pseudonyms, read_hashing
-from isthmus.data.party import Level, Party
+from isthmus.data.level import Level
+from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, check_no_folder
 from isthmus.errors import IsthmusError, path_of
 

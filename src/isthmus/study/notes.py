@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from isthmus.data.describe import CutDescription, few_names
+from isthmus.data.description import CutDescription, few_names
 from isthmus.data.party import Cohort, Party
 from isthmus.data.skew import rare_class, rare_classes, rare_metric, rarest_class
 from isthmus.errors import format_option

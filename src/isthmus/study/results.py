@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from isthmus import result_files, store, toml
-from isthmus.data.describe import CutDescription
+from isthmus.data.description import CutDescription
 from isthmus.errors import IsthmusError, path_of
 from isthmus.federation import ledger
 from isthmus.methods.base import Method

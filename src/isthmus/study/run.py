@@ -18,7 +18,8 @@ from typing import Any, Literal, Protocol
 from torch import nn
 
 from isthmus import result_files, store
-from isthmus.data.describe import CutDescription, describe
+from isthmus.data.describe import describe
+from isthmus.data.description import CutDescription
 from isthmus.data.fingerprint import fingerprint
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool as DataPool

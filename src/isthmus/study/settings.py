@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.errors import IsthmusError, closest_path, format_option, writes_flags
 from isthmus.methods.base import Method
 from isthmus.options import Options, option_paths, suggest_option

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config
 
-from isthmus.data.party import Level, Party, check_compatible, pool_parties
+from isthmus.data.level import Level
+from isthmus.data.party import Party, check_compatible, pool_parties
 from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError, did_you_mean, format_option
 from isthmus.methods.base import Method

@@ -13,7 +13,8 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from isthmus.data import rows
-from isthmus.data.party import Level, Party
+from isthmus.data.level import Level
+from isthmus.data.party import Party
 from isthmus.data.pool import Pool
 from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Encoder

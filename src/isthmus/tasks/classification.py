@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from isthmus.data import rows
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.tasks.base import Step, Task, names_of
 from isthmus.tasks.ranking import (

@@ -15,7 +15,8 @@ from pydantic import AfterValidator, Field, PositiveInt, field_validator
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from isthmus.data.party import Level, Party
+from isthmus.data.level import Level
+from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Encoder
 from isthmus.tasks.base import Step

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
+from isthmus.data.level import Level
 from isthmus.data.pairs import assign_pairs, hold_out_links
-from isthmus.data.party import Level, Party
+from isthmus.data.party import Party
 from isthmus.data.pool import Pool, Share
 from isthmus.errors import IsthmusError
 from isthmus.tasks.base import Step, Task

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.tasks.base import MultiTask, Step, names_of
 from isthmus.tasks.ranking import BINS, areas, count_scores, ranking_metrics
 

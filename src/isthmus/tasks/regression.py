@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from isthmus.data.party import Level
+from isthmus.data.level import Level
 from isthmus.tasks.base import MultiTask, Step, names_of
 
 ROUNDING = 1e-6

@@ -14,7 +14,8 @@ from torch_geometric.data import Data
 
 from isthmus.data import rows
 from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
-from isthmus.data.party import SPLITS, Level, Party
+from isthmus.data.level import Level
+from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import DataSet, Pool
 from isthmus.errors import IsthmusError
 

@@ -17,7 +17,8 @@ from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.relations import DatabaseSettings, dated_tables, tables_with_moments, undated_cycle
 from isthmus.data.folder.table import NODES
-from isthmus.data.party import NAME_RULE, Level
+from isthmus.data.level import Level
+from isthmus.data.party import NAME_RULE
 from isthmus.data.smiles import AtomFeatures
 from isthmus.errors import IsthmusError
 from isthmus.options import Options

@@ -17,8 +17,9 @@ from pydantic import SerializerFunctionWrapHandler, field_validator, model_seria
 from torch import Tensor
 
 from isthmus.data import cache
+from isthmus.data.level import Level
 from isthmus.data.partition.cut import cut_into_parties
-from isthmus.data.party import SPLITS, Level, Party, pool_parties
+from isthmus.data.party import SPLITS, Party, pool_parties
 from isthmus.data.pool import Pool, Rounding, Share, items_per_party, numpy_generator, split_by_share
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered

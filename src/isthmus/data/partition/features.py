@@ -13,8 +13,8 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from isthmus.data import rows
+from isthmus.data.level import Level
 from isthmus.data.partition.base import Partition, fill_empty_parties
-from isthmus.data.party import Level
 from isthmus.data.pool import Pool, numpy_generator, rank_within
 
 FULL_BATCH = 100_000

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from isthmus.data.cache import cache_root
+from isthmus.data.level import Level
 from isthmus.data.partition.base import Partition, pack_groups
-from isthmus.data.party import Level
 from isthmus.data.pool import Pool, numpy_generator
 from isthmus.data.smiles import scaffolds_of
 

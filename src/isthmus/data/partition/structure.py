@@ -13,8 +13,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
+from isthmus.data.level import Level
 from isthmus.data.partition.base import Partition, fill_empty_parties, pack_groups
-from isthmus.data.party import Level, Party
+from isthmus.data.party import Party
 from isthmus.data.pool import Pool, numpy_generator
 from isthmus.errors import missing_extra
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from statistics import median
 
-from isthmus.data.describe import CutDescription, PartyDescription
+from isthmus.data.description import CutDescription, PartyDescription
 from isthmus.report import charts, page, wording
 from isthmus.report.loading import Findings
 
