@@ -17,6 +17,7 @@ from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.remote import Message
 from isthmus.deploy.setup import SetUpHandler
 from isthmus.errors import IsthmusError, TooFewAnswers
+from isthmus.privacy.options import EdgePrivacy, PartyPrivacy
 from isthmus.study.config import Study
 from isthmus.study.results import Results
 
@@ -48,7 +49,7 @@ def test_a_private_federation_trains_and_keeps_evaluations_at_the_parties(tmp_pa
 def test_the_set_up_tells_no_sizes_and_no_sums_of_columns(tmp_path: Path) -> None:
     study = at_folders(private(), tmp_path / "data")
     (member, *_) = members_of(tmp_path / "data", tmp_path / "parties", study).values()
-    handler = SetUpHandler(member.contents, private=True)
+    handler = SetUpHandler(member.contents, privacy=PartyPrivacy(epsilon=1.0))
     (told,) = [handler.answer("introduce", {}, (member.name,)).payload(0)]
     assert {key: told[key] for key in ("items", "labels", "nodes")} == {"items": 1, "labels": 1, "nodes": 1}
     handler.columns = {"amount": Number()}
@@ -119,9 +120,10 @@ def test_sums_over_edges_that_cross_need_masks_and_hashed_ids(tmp_path: Path) ->
         ({"total": "none"}, "which hides nothing with protect.total = 'none'"),
         ({"total": "masks", "exchange": "sealed", "matching": "oblivious"}, "set protect.matching = 'hashes'"),
     ):
-        study = at_folders(study_of("fedgcn", rounds=1, protect=protect, **tables), tmp_path / protect["total"])
+        base = tmp_path / protect["total"]
+        study = at_folders(study_of("fedgcn", rounds=1, protect=protect, **tables), base / "data")
         with pytest.raises(IsthmusError, match=why):
-            federated(study, tmp_path)
+            federated(study, base)
 
 
 @pytest.mark.parametrize(
@@ -162,3 +164,12 @@ def test_limits_of_a_party_count_the_studys_epsilon(tmp_path: Path) -> None:
     with_limits(tmp_path / "data", "epsilon = 20.0")
     with pytest.raises(IsthmusError, match=r"spends epsilon 50, limits\.epsilon is 20"):
         federated(study, tmp_path)
+
+
+def test_columns_that_follow_from_secret_edges_are_not_summed_in_the_set_up(tmp_path: Path) -> None:
+    study = at_folders(private(), tmp_path / "data")
+    (member, *_) = members_of(tmp_path / "data", tmp_path / "parties", study).values()
+    handler = SetUpHandler(member.contents, privacy=EdgePrivacy(epsilon=1.0))
+    handler.columns = {"degree": Number(structural=True)}
+    with pytest.raises(IsthmusError, match="refused: column 'degree' is encoded by sums over rows of all parties"):
+        handler.answer("first", {}, (member.name,))

@@ -47,11 +47,12 @@ def test_private_training_conforms(check, name, level):
 def rewired(party):
     """The party with other edges between as many nodes, and with degrees as its first feature."""
     graph = copy(party.graph)
-    graph.edge_index = graph.edge_index.flip(1)[:, ::3].contiguous()
-    graph.edge_index[0] = graph.edge_index[0].roll(1)
+    ends = graph.edge_index.flip(1)[:, ::3].contiguous()
+    ends[0] = ends[0].roll(1)
+    graph.edge_index = torch.cat([ends, ends.flip(0)], dim=1)
     for name in ("edge_weight", "edge_attr"):
         if graph.get(name) is not None:
-            graph[name] = graph[name][::3]
+            graph[name] = torch.cat([graph[name][::3]] * 2)
     graph.x = graph.x.to_dense().clone()
     graph.x[:, 0] = torch.bincount(graph.edge_index[1], minlength=party.nodes)
     return replace(party, graph=graph, border=None, structural=torch.tensor([0]))
@@ -65,7 +66,7 @@ def test_nothing_but_noisy_sums_leads_from_edges_to_anyone(name, monkeypatch):
         return torch.full_like(h, 0.5)
 
     def same_part(self, h, edges, rows, parties, noise, *purpose):
-        return torch.full((rows, h.size(1)), 0.5, dtype=h.dtype)
+        return torch.full((rows, h.size(1)), 5)
 
     monkeypatch.setattr(HopPlan, "total", same)
     monkeypatch.setattr(HopPlan, "part", same_part)

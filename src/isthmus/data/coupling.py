@@ -125,6 +125,13 @@ def exposed_nodes(parties: Sequence[Party], coupling: Coupling, at: int, to: Col
     return np.flatnonzero(sent & ~others)
 
 
+def one_way_only(party: str) -> PartyFailed:
+    """The error for directed edges."""
+    return PartyFailed(
+        party, "its edges run one way only, and this method needs them both ways: see to_undirected of PyG"
+    )
+
+
 def nearest_neighbours(party: Party, within: Any) -> Any:
     """Edges, both ways, from each node without a neighbour in its party to the nearest node there.
 
@@ -165,10 +172,7 @@ def _adjacency(party: Party) -> Any:
     matrix = coo_array((values, (target, source)), shape=(party.nodes,) * 2).tocsr()
     probe = np.cos(loops)  # A v = A' v for one irregular v is a quick test of A = A'
     if not np.allclose(matrix @ probe, matrix.T @ probe, atol=1e-6 * max(1.0, float(abs(values).max()))):
-        raise PartyFailed(
-            party.name,
-            "its edges run one way only, and this method needs them both ways: see to_undirected of PyG",
-        )
+        raise one_way_only(party.name)
     return matrix
 
 

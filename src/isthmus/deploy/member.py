@@ -148,11 +148,7 @@ class Member(PartySide):
         self.tally, self.study = self.approvals.tally(proposal), proposal.hash
         if plan["stage"] == "set-up":
             privacy, match = study.named_privacy(), self._match(proposal, plan)
-            hidden = privacy is not None and privacy.hides_items
-            told = privacy is not None and privacy.tells_nodes
-            handler = SetUpHandler(
-                self.contents, hashing, private=hidden, tells_nodes=told, match=match, keep=self._keep_pseudonyms
-            )
+            handler = SetUpHandler(self.contents, hashing, privacy=privacy, match=match, keep=self._keep_pseudonyms)
             self._plan("the set-up", handler.calls(), plan)
             return handler
         if plan["stage"] != "run":

@@ -42,6 +42,7 @@ from isthmus.federation.bounds import Introduced, ids_problem
 from isthmus.federation.ledger import Verb
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
+from isthmus.privacy.options import Privacy
 from isthmus.study.config import Study
 from isthmus.study.setup import with_options
 from isthmus.tasks.base import Task
@@ -175,7 +176,7 @@ def agree(federation: Federation, largest_share: float = 1.0, *, matching: bool 
 
 
 def matches_ids(study: Study, parties: Sequence[str]) -> bool:
-    """Whether the parties of a study match what they share obliviously; a private study shares no ids."""
+    """Whether the parties of a study match what they share obliviously; see `check_private` for private ones."""
     return study.protect.matching == "oblivious" and len(parties) > 1 and study.named_privacy() is None
 
 
@@ -196,8 +197,8 @@ class SetUpHandler:
     Arguments:
         contents: the contents of the party's files.
         hashing: how ids and values of categories become numbers.
-        private: nothing that follows from the rows leaves: no sizes, and no sums of columns.
-        tells_nodes: the number of nodes leaves all the same.
+        privacy: what the study hides: of items no sizes and no sums of columns leave, of edges no sums of columns that
+            follow from edges.
         match: the party's part of a matching, before which nothing leaves that has ids; None if none is due.
         keep: gets the pseudonyms of a matching, and returns the contents with them.
     """
@@ -207,12 +208,11 @@ class SetUpHandler:
         contents: Contents,
         hashing: Hashing = PLAIN,
         *,
-        private: bool = False,
-        tells_nodes: bool = False,
+        privacy: Privacy | None = None,
         match: Match | None = None,
         keep: Callable[[Pseudonyms], Contents] | None = None,
     ) -> None:
-        self.contents, self.private, self.tells_nodes = contents, private, tells_nodes
+        self.contents, self.privacy = contents, privacy
         self.hashing, self.match, self.keep = hashing, match, keep
         self.columns = contents.settings.feature_columns()
         self.answered = [0]
@@ -232,13 +232,15 @@ class SetUpHandler:
         return 1
 
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply:
-        if self.private and name in ("values", *STEPS):
+        if self.privacy is not None and name in ("values", *STEPS):
             step: Any = name
-            summed = [key for key, column in self.columns.items() if column.has_keyed_totals or column.has_totals(step)]
-            raise IsthmusError(
-                f"refused: column '{summed[0]}' is encoded by sums over rows of all parties, which no noise covers: "
-                "give it in party.toml an encoding without them"
-            )
+            for key, column in self.columns.items():
+                hidden = self.privacy.hides_items or column.structural
+                if hidden and (column.has_keyed_totals or column.has_totals(step)):
+                    raise IsthmusError(
+                        f"refused: column '{key}' is encoded by sums over rows of all parties, which no noise covers: "
+                        "give it in party.toml an encoding without them"
+                    )
         actions: dict[str, Callable[[wire.Payload], dict[str, Any]]] = {
             "introduce": self._introduce, "matched": self._matched, "values": self._values, "first": self._first,
             "second": self._second, "encode": self._encode,
@@ -279,8 +281,8 @@ class SetUpHandler:
     def _introduce(self, request: wire.Payload) -> dict[str, Any]:
         settings = {**self.contents.settings.common, "hashed": self.contents.hashed}
         kind, size = _label_kind(self.contents.y), introduced_of(self.contents)
-        if self.private:  # how much a party holds is a release
-            size = Introduced(size.nodes, size.nodes, size.nodes) if self.tells_nodes else ONE
+        if self.privacy is not None and self.privacy.hides_items:  # how much a party holds is a release
+            size = Introduced(size.nodes, size.nodes, size.nodes) if self.privacy.tells_nodes else ONE
         return {
             "agreed": json.dumps(settings),
             "kind": kind,

@@ -62,9 +62,11 @@ class Private(ABC):
     Attributes:
         actions: what they answer with noise; everything else has no fields, or is refused.
         hides_items: answers and counts of evaluations could tell something, see `Privacy`.
+        summing: by which they make sums over neighbours together; without any, each makes its own.
     """
 
     actions: tuple[str, ...]
+    summing: tuple[str, ...] = ()
     hides_items: ClassVar[bool] = True
 
     @property
@@ -94,7 +96,8 @@ class Private(ABC):
 
     def least(self, action: str, request: wire.Payload | Each) -> int:
         """How many parties a sum needs, so that its noise is what the account says: parties open no other."""
-        return 1
+        named = isinstance(request, Each) or SHARES in request
+        return shares_of(request) if named and action in self.summing else 1
 
     def answer(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         """What parties send in place of an answer, side by side."""
@@ -151,7 +154,6 @@ class PrivateEdges(Private):
 
     Arguments:
         plan: the noise.
-        summing: actions by which they make these sums together; without any, each makes its own.
     """
 
     hides_items: ClassVar[bool] = False
@@ -168,9 +170,6 @@ class PrivateEdges(Private):
     ) -> tuple[Sequence[Party], nn.Module]:
         return with_sums(self.plan, parties, module, noise, together=bool(self.summing))
 
-    def least(self, action: str, request: wire.Payload | Each) -> int:
-        return _least_of_sums(request)
-
     def noisy(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         return answer
 
@@ -184,7 +183,6 @@ class PrivateNodes(PrivateItems):
 
     Arguments:
         hops: the noise of these sums.
-        summing: actions by which parties make them together; without any, each makes its own.
     """
 
     hops: HopPlan
@@ -201,15 +199,13 @@ class PrivateNodes(PrivateItems):
             return parties, module
         return with_sums(self.hops, parties, module, noise, together=bool(self.summing))
 
-    def least(self, action: str, request: wire.Payload | Each) -> int:
-        return _least_of_sums(request)
-
     def answer(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         return answer if action in self.summing else super().answer(action, answer, request, asked)
 
     def spent(self, times: int) -> Account:
         found = super().spent(times)
-        return Account([*self.hops.account().releases, *found.releases]) if found.releases else found
+        out = bool(self.summing or found.releases)  # its own sums leave it with what it trains, and not before
+        return Account([*self.hops.account().releases, *found.releases]) if out else found
 
 
 @dataclass(frozen=True)
@@ -240,10 +236,7 @@ class PrivateSums(Private):
     def least(self, action: str, request: wire.Payload | Each) -> int:
         if action not in self.actions:
             return 1
-        shares = None if isinstance(request, Each) else request.get(SHARES)
-        if type(shares) is not int or shares < 1:
-            raise IsthmusError("refused: the request does not say among how many parties the noise is shared")
-        return self.plan.least(shares)
+        return self.plan.least(shares_of(request))
 
     def noisy(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         fields, sent = dict(wire.flatten(answer.fields)), dict(wire.flatten(request))
@@ -294,6 +287,14 @@ class PrivateSums(Private):
         return self.plan.account(times)
 
 
+def shares_of(request: Any) -> int:
+    """Among how many parties the noise of a sum is shared."""
+    shares = None if isinstance(request, Each) else request.get(SHARES)
+    if type(shares) is not int or shares < 1:
+        raise IsthmusError("refused: the request does not say among how many parties the noise is shared")
+    return shares
+
+
 def with_sums(
     plan: HopPlan, parties: Sequence[Party], module: nn.Module, noise: NoiseKey, *, together: bool = False
 ) -> tuple[Sequence[Party], nn.Module]:
@@ -326,14 +327,6 @@ def _with_features(party: Party, x: Tensor) -> Party:
     graph = copy(party.graph)
     graph.x = x
     return party.with_graph(graph, party.border)
-
-
-def _least_of_sums(request: wire.Payload | Each) -> int:
-    """How many parties a sum over neighbours at all parties needs: each that has a share of the noise."""
-    shares = 1 if isinstance(request, Each) else request.get(SHARES, 1)
-    if type(shares) is not int:
-        raise IsthmusError("refused: the request does not say among how many parties the noise is shared")
-    return shares
 
 
 def _not_from_edges(party: Party) -> Tensor:

@@ -119,6 +119,9 @@ class FedGcn(FedAvg):
             federation.total("sum_up", rows=union, to="parties")
         else:
             hidden = federation.private is not None and federation.private.together is not None
+            if hidden and bool((union.holders > 1).any()):  # each of them would read what the others add to such a row
+                count = int((union.holders > 1).sum())
+                raise IsthmusError(f"privacy: several parties hold {count} of the nodes: each must have one owner")
             noise = {"ids": union.ids, SHARES: len(federation.parties)} if hidden else {}
             for hop in range(1, reader.depth + 1):
                 federation.total("add_hop", {"hop": hop, **noise}, rows=union, to="parties")

@@ -35,7 +35,7 @@ from isthmus.privacy.items import STEPS, WITHIN
 from isthmus.privacy.options import EdgePrivacy, NodePrivacy
 from isthmus.privacy.random_bits import NoiseKey
 from isthmus.privacy.sampling import discrete_gaussian
-from isthmus.privacy.updates import FAR, TAIL, noise_on_grid
+from isthmus.privacy.updates import FAR, LEAST, TAIL, noise_on_grid
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,12 @@ class HopPlan:
             edge_index: each edge once in each direction, no loops; where a node is the unit, k from each at most.
             noise: what the party draws from.
         """
-        return self._noisy(h, edge_index, len(h), 1, noise, purpose) / STEPS
+        return self._noisy(h, edge_index, len(h), 1, noise, purpose).double() / STEPS
 
     def part(self, h: Tensor, edges: Tensor, rows: int, parties: int, noise: NoiseKey, *purpose: object) -> Tensor:
-        """A party's part of the sums over neighbours at several parties, with its share of the noise.
+        """A party's part of the sums over neighbours at several parties, with its share of the noise, in steps.
+
+        Whole numbers add up exactly. Rounded ones would tell of each part what the sum of all does not.
 
         Arguments:
             h: of own nodes, as in `total`.
@@ -103,7 +105,16 @@ class HopPlan:
         """
         if parties < 2:
             raise IsthmusError("refused: in a sum over one party there is no noise that it does not know")
-        return self._noisy(h, edges, rows, parties - 1, noise, (*purpose, parties)) / STEPS
+        if self._variance / (parties - 1) < LEAST**2:
+            raise IsthmusError(
+                f"privacy: epsilon = {self.options.epsilon:g} leaves so little noise that the grid shows: lower it"
+            )
+        return self._noisy(h, edges, rows, parties - 1, noise, (*purpose, parties))
+
+    @property
+    def _variance(self) -> Fraction:
+        """That of all noise, in steps."""
+        return self.options.changes * (Fraction(self.multiplier) * STEPS) ** 2
 
     def _noisy(
         self, h: Tensor, edges: Tensor, rows: int, shares: int, noise: NoiseKey, purpose: tuple[object, ...]
@@ -113,6 +124,5 @@ class HopPlan:
         sums = whole.new_zeros(rows, h.size(1)).index_add_(0, edges[1], whole[edges[0]]).numpy()
         if not noise.repeatable:  # whatever was summed before, no other sum gets this noise
             purpose = *purpose, repr(self), sums.tobytes().hex()
-        variance = self.options.changes * (Fraction(self.multiplier) * STEPS) ** 2 / shares
-        drawn = discrete_gaussian(variance, sums.size, noise.bits("hops", *purpose)).reshape(sums.shape)
+        drawn = discrete_gaussian(self._variance / shares, sums.size, noise.bits("hops", *purpose)).reshape(sums.shape)
         return torch.from_numpy(sums + drawn)

@@ -54,8 +54,9 @@ class ItemPrivacy(Privacy):
 
 
 class EdgePrivacy(Privacy):
-    """One edge of a party's graph: what is released looks alike with it and without it, in both directions (GAP,
-    Sajadmanesh et al. 2023). Features and labels of nodes are not hidden."""
+    """One edge of a party's graph, or of the whole graph where a method sums over all parties: what is released looks
+    alike with it and without it, in both directions (GAP, Sajadmanesh et al. 2023). Features and labels of nodes are
+    not hidden."""
 
     name: ClassVar[str] = "edge"
     hides_items: ClassVar[bool] = False
@@ -74,8 +75,9 @@ class NodePrivacy(ItemPrivacy):
     tells_nodes: ClassVar[bool] = True
 
     neighbours: int = Field(ge=1, le=1 << 20)
-    """The most nodes of a party that one of them may have an edge to. It must be known without these data: dropping
-    edges of larger nodes would change with each node, so data with larger nodes are refused."""
+    """The most nodes that a node may have an edge to: of its party, or of all where a method sums over all. It must be
+    known without these data: dropping edges of larger nodes would change with each node, so data with larger nodes are
+    refused."""
     share: float = Field(0.5, gt=0, lt=1)
     """What of the budget the sums over neighbours get, in terms of 1 / noise^2; training gets the rest."""
 

@@ -54,10 +54,10 @@ def check_private(study: Any) -> None:
     if privacy is None:
         return
     together = any(method.summing for method in study.method_list())
-    if together and study.protect.matching == "oblivious":
+    if study.protect.matching == "oblivious" and (together or not privacy.hides_items):
         raise IsthmusError(
-            "privacy: lists that are matched obliviously tell about how many nodes lie across borders: set "
-            "protect.matching = 'hashes', or use a method without sums over edges that cross"
+            "privacy: a private study matches no ids obliviously, and its methods may need ids: set "
+            "protect.matching = 'hashes'"
         )
     in_shares = privacy.in_shares or together
     if in_shares and (name := study.protect.protection().name) != "masks":

@@ -9,14 +9,19 @@ from coupled_parties import coupled, dense, small, started
 from hypothesis import given, settings
 
 from isthmus.errors import IsthmusError
+from isthmus.federation.local import LocalTransport
 from isthmus.federation.private import PrivateEdges, PrivateNodes
+from isthmus.federation.transport import Each
+from isthmus.federation.verbs import Federation
 from isthmus.methods.fedgcn import FedGcn
 from isthmus.nn.aggregation import Aggregated, aggregations
 from isthmus.nn.encoders import Encoder
 from isthmus.privacy.hops import HopPlan
+from isthmus.privacy.items import STEPS
 from isthmus.privacy.options import EdgePrivacy, NodePrivacy
 from isthmus.privacy.random_bits import NoiseKey
 from isthmus.study.loop import Run
+from isthmus.study.private import private_answers
 from isthmus.study.setup import module_for, task_for
 
 
@@ -109,7 +114,8 @@ def test_what_a_party_reads_has_all_noise_without_its_own_share(privacy, kind, c
     parts = [plan.part(h, none, 3000, 4, NoiseKey(7), name, 1) for name in "abcd"]
     for reader in range(4):
         rest = sum(part for at, part in enumerate(parts) if at != reader)
-        assert float(rest.std()) == pytest.approx(plan.multiplier * math.sqrt(changes), rel=0.03)
+        assert rest.dtype == torch.long  # whole numbers: a rounded part would tell more than the sum
+        assert float(rest.double().std()) / STEPS == pytest.approx(plan.multiplier * math.sqrt(changes), rel=0.03)
     with pytest.raises(IsthmusError, match="there is no noise that it does not know"):
         plan.part(h, none, 10, 1, NoiseKey(7), "a", 1)
 
@@ -122,7 +128,7 @@ def test_an_edge_that_crosses_changes_one_row_at_each_end_by_one_length():
         site, *_ = private_run(held, EdgePrivacy(epsilon=1e9)).transport.sites
         reply = site.answer("add_hop", {"hop": 1, "ids": torch.arange(6), "shares": 2}, ("a",))
         made.append(reply.columns["sum"][0])
-    lengths = (made[0] - made[1]).norm(dim=1)
+    lengths = ((made[0] - made[1]).double() / STEPS).norm(dim=1)
     others = parties[0].border.outer.unique().tolist()
     assert others
     for node, length in enumerate(lengths.tolist()):
@@ -135,3 +141,44 @@ def test_nodes_with_more_neighbours_at_all_parties_than_promised_are_refused():
     assert max(within) == 1  # one node has two neighbours, both elsewhere
     with pytest.raises(IsthmusError, match=r"has a node with edges to more than 1 others: set privacy\.neighbours"):
         private_run(parties, NodePrivacy(epsilon=8.0, neighbours=1)).go()
+
+
+@pytest.mark.parametrize("ids", [[], [5, 4, 3, 2, 1, 0], [0, 1, 2, 2], [0, 1, 3, 4, 5], [[0, 1, 2]], [0.0, 1.0, 2.0]])
+@pytest.mark.parametrize("cross", [True, False])
+def test_an_answer_does_not_follow_from_ids_that_the_server_leaves_out(ids, cross):
+    _, parties = small()
+    held = parties if cross else [replace(party, border=None) for party in parties]
+    site, *_ = private_run(held, EdgePrivacy(epsilon=8.0)).transport.sites
+    reply = site.answer("add_hop", {"hop": 1, "ids": torch.tensor(ids), "shares": 2}, ("a",))
+    assert "refused: the ids in the request are not those of all parties' nodes" in reply.failures["a"]
+
+
+def test_a_request_says_among_how_many_parties_the_noise_is_shared():
+    _, parties = small()
+    site, *_ = private_run(parties, EdgePrivacy(epsilon=8.0)).transport.sites
+    request = {"hop": 1, "ids": torch.arange(6), "shares": 2}
+    assert site.least("add_hop", request) == 2
+    for wrong in (Each({"a": request}), {**request, "shares": torch.tensor(9)}, {**request, "shares": True}):
+        with pytest.raises(IsthmusError, match="does not say among how many parties"):
+            site.least("add_hop", wrong)
+    reply = site.answer("add_hop", {"hop": 1, "ids": torch.arange(6)}, ("a",))
+    assert "does not say among how many parties" in reply.failures["a"]
+
+
+def test_nodes_that_several_parties_hold_are_refused_in_private():
+    """One of them would read in its row what the others add to it, edge by edge."""
+    _, parties = small()
+    twice = [replace(party, ids=torch.arange(party.nodes), border=None) for party in parties]
+    task, privacy = task_for(twice, 3), EdgePrivacy(epsilon=8.0)
+    method, module = FedGcn(rounds=1), module_for(gap(), twice, task, 0)
+    private = private_answers(privacy, method, module, task)
+    federation = Federation(LocalTransport([method.site(twice, task, module, private=private)]), private=private)
+    with pytest.raises(IsthmusError, match="several parties hold 3 of the nodes: each must have one owner"):
+        method._sum_up(federation, module)
+
+
+def test_directed_edges_are_refused():
+    _, parties = small()
+    parties = [party.with_edges(party.graph.edge_index[:, :1]) for party in parties]
+    with pytest.raises(IsthmusError, match="its edges run one way only"):
+        started(FedGcn(rounds=1), parties, gap())[0].go()

@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isthmus.data.coupling import one_way_only
 from isthmus.data.party import Party
+from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.private import SHARES
+from isthmus.federation.private import shares_of
 from isthmus.federation.wire import Payload
 from isthmus.methods.shared.neighbour_sums import NeighbourSums
 from isthmus.nn.aggregation import Aggregated, simple_edges, unit, without_edges
@@ -46,16 +48,17 @@ class HopSums(NeighbourSums):
     def add_hop(self, request: Payload) -> Answer:
         """What own nodes add to the sums over all nodes' neighbours."""
         plan = None if self.private is None else self.private.together
-        hop, rows = int(request["hop"]), self._rows_before(int(request["hop"]))
-        answer: dict[str, list[Tensor]] = {"ids": [], "sum": [], "wants": []}
-        for party, own, outer, h in zip(self.held.parties, *self._ids(), rows, strict=True):
+        hop, answer = int(request["hop"]), dict[str, list[Tensor]](ids=[], sum=[], wants=[])
+        for party, own, outer, h in zip(self.held.parties, *self._ids(), self._rows_before(hop), strict=True):
             edges, ids = _edges_from(party, outer), torch.cat([own, outer])
-            if plan is not None:
-                plan.check_neighbours(edges, party.name)
-                edges, ids = _among(edges, ids, request["ids"].cpu())
-                found = plan.part(h, edges, ids.numel(), int(request[SHARES]), self.noise, party.name, hop)
-            else:
+            if plan is None:
                 found = h.new_zeros(ids.numel(), h.size(1)).index_add_(0, edges[1], h[edges[0]])
+            else:
+                plan.check_neighbours(edges, party.name)
+                union = _all_ids(request["ids"].cpu(), own)
+                edges, ids = _among(edges, ids, union), union
+                purpose = party.name, hop, ids.numpy().tobytes().hex()
+                found = plan.part(h, edges, ids.numel(), shares_of(request), self.noise, *purpose)
             answer["ids"].append(ids)
             answer["sum"].append(found)
             answer["wants"].append(own)
@@ -65,7 +68,9 @@ class HopSums(NeighbourSums):
         """The hops of own nodes, side by side, when all sums have come: what the parties train on."""
         assert self.reader is not None
         self._rows_before(self.reader.depth + 1)
-        return [{"hops": torch.cat(hops[1:], dim=1)} for hops in self.kept.each("hops")]
+        found = [{"hops": torch.cat(hops[1:], dim=1)} for hops in self.kept.each("hops")]
+        self.kept["hops"] = [[] for _ in found]  # they are what it trains on from now on
+        return found
 
     def beside_hops(self, party: Party, prepared: Any) -> Party:
         """The party with hops beside its features, and without edges."""
@@ -88,6 +93,8 @@ def _edges_from(party: Party, outer: Tensor) -> Tensor:
     """Each edge from an own node once, in both directions if both ends are own: `[2, edges]`, targets beyond the own
     ones being positions in `outer`."""
     edges = simple_edges(party.graph.edge_index, party.nodes)
+    if not torch.equal(edges, simple_edges(party.graph.edge_index.flip(0), party.nodes)):
+        raise one_way_only(party.name)
     border = party.border
     if border is None or not len(border):
         return edges
@@ -96,9 +103,17 @@ def _edges_from(party: Party, outer: Tensor) -> Tensor:
     return torch.cat([edges, torch.unique(torch.stack([border.inner, at]), dim=1)], dim=1)
 
 
-def _among(edges: Tensor, ids: Tensor, union: Tensor) -> tuple[Tensor, Tensor]:
-    """The edges with targets in the ascending union, without those to nodes that no party has."""
+def _all_ids(union: Tensor, own: Tensor) -> Tensor:
+    """The ids of all parties' nodes, checked: an answer must not follow from what a server leaves out."""
+    whole = union.dtype == torch.long and union.dim() == 1 and bool((union.diff() > 0).all())
+    if not (whole and bool(torch.isin(own, union).all())):
+        raise IsthmusError("refused: the ids in the request are not those of all parties' nodes, ascending")
+    return union
+
+
+def _among(edges: Tensor, ids: Tensor, union: Tensor) -> Tensor:
+    """The edges with targets in the union, each once, without those to nodes that no party has."""
     target = ids[edges[1]]
     at = torch.searchsorted(union, target).clamp(max=union.numel() - 1)
-    there = union[at] == target
-    return torch.stack([edges[0], at])[:, there], union
+    found: Tensor = torch.unique(torch.stack([edges[0], at])[:, union[at] == target], dim=1)
+    return found
