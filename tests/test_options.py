@@ -103,15 +103,17 @@ def test_long_value_is_shortened_in_the_message() -> None:
 def test_all_problems_are_listed() -> None:
     assert Example.problems({"name_of_it": "x"}) == []
     assert Example.problems({"rounds": 0, "inner": {"epoch": 3}}) == [
+        "unknown option 'inner.epoch': did you mean 'inner.epochs'?",
         "option 'name_of_it' is required",
         "option 'rounds' is 0: give at least 1",
-        "unknown option 'inner.epoch': did you mean 'inner.epochs'?",
     ]
 
 
 def test_missing_required_option_is_named() -> None:
     with pytest.raises(IsthmusError, match=r"^example: option 'name_of_it' is required$"):
         Example.read({}, "example")
+    with pytest.raises(IsthmusError, match=r"^example: unknown option 'name_of_itt': did you mean 'name_of_it'\?$"):
+        Example.read({"name_of_itt": "x"}, "example")
 
 
 def test_table_changes_only_the_entries_it_names() -> None:

@@ -284,9 +284,12 @@ def _with_defaults(cls: type[BaseModel], values: Mapping[str, Any]) -> dict[str,
 
 
 def _messages(cls: type[BaseModel], error: ValidationError, where: str) -> Iterator[str]:
-    """A line for each problem; what the kinds of value that one option may have find wrong is one problem."""
+    """A line for each problem; what the kinds of value that one option may have find wrong is one problem.
+
+    Unknown options come first: one that is misspelt is also missing.
+    """
     found: dict[tuple[str, ...], list[ErrorDetails]] = {}
-    for each in error.errors():
+    for each in sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden"):
         found.setdefault(_path(cls, each["loc"]), []).append(each)
     for path, errors in found.items():
         if not any(other[: len(path)] == path for other in found if other != path):  # else the inner one says more

@@ -260,10 +260,15 @@ def write_audit(folder: Path, record: AuditRecord) -> Path:
     return path
 
 
+def audits_in(folder: Path) -> list[str]:
+    """The files in a result folder that audits have written."""
+    return [path.relative_to(folder).as_posix() for path in sorted((folder / "audits").glob("*.json"))]
+
+
 def read_audits(folder: Path, study: str) -> list[AuditRecord]:
     """All audits of this study in a result folder; audits of a study that was in the folder before are left out."""
     records = []
-    for path in sorted((folder / "audits").glob("*.json")):
+    for path in (folder / name for name in audits_in(folder)):
         remedy = "run the audit again, or remove the file"
         try:
             content = store.read_json(path, within=folder)

@@ -94,6 +94,15 @@ def test_mistakes_are_one_line(isthmus, tmp_path, study, arguments, message):
     assert message in err
 
 
+def test_a_result_folder_is_no_study(isthmus, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").write_text("{}")
+    code, out, err = isthmus("audit", "run")
+    assert (code, out) == (2, "")
+    assert "run is a result folder, not a study file: its study is run/study.toml; to keep" in err
+    assert err.endswith("add --into run\n")
+
+
 def test_audits_are_listed(isthmus):
     code, out, _ = isthmus("audits", "--json")
     names = [each["name"] for each in json.loads(out)]

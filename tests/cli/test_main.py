@@ -373,7 +373,7 @@ MISTAKES = {
     "--ronds 3": "unknown option '--ronds': did you mean --rounds?",
     "--seeds 0,x": "--seeds is '0,x': give their number, such as 3, or seeds, such as 0,1,2",
     "--seeds ,": "option 'seeds' is []",
-    "--seeds -1": "--seeds is '-1', a number of seeds: give at least 1, or one seed by --seed -1",
+    "--seeds -1": "--seeds is '-1', a number of seeds: give at least 1, or a list, --seeds -1,",
     "--seeds 1 --seed 1": "--seeds and --seed exclude each other",
     "--set lr=0.1": "--set lr: no method of the study has an option 'lr': did you mean --set local.lr=0.1?",
     "--set task.class_weight=balanced": "no task has an option 'class_weight': did you mean 'class_weights'?",

@@ -123,7 +123,7 @@ def test_what_is_no_dossier_is_one_line(text: str, line: str, tmp_path: Path) ->
     (tmp_path / "dossier.json").write_text(text)
     with pytest.raises(IsthmusError, match=line):
         verify_dossier(tmp_path)
-    with pytest.raises(IsthmusError, match=r"cannot read .*none\.json"):
+    with pytest.raises(IsthmusError, match=r"none\.json does not exist: give a dossier"):
         verify_dossier(tmp_path / "none.json")
 
 
@@ -134,3 +134,15 @@ def test_no_file_outside_the_folder_is_read(run: Path, tmp_path: Path) -> None:
     (run / "dossier.html").unlink()
     (fault,) = faults(run)
     assert "a link that leaves its folder" in fault
+
+
+def test_an_audit_after_the_dossier_is_named(run: Path) -> None:
+    (run / "audits").mkdir()
+    (run / "audits" / "members-fedavg.json").write_text("{}")
+    assert verify_dossier(run)[-1] == (
+        "not in it, because it is older: audits/members-fedavg.json; isthmus dossier writes it again"
+    )
+
+
+def test_a_dossier_that_does_not_exist_is_called_what_was_given(tmp_path: Path) -> None:
+    assert faults(tmp_path / "nope") == [f"{tmp_path / 'nope'} does not exist: give a dossier, or the folder with it"]

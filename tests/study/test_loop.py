@@ -62,6 +62,13 @@ class Scripted(Method):
             return Answer({"val": counts(self.method.val, at), "test": counts(self.method.test, at)})
 
 
+class Silent(Scripted):
+    """Its server forgets to yield."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Any:
+        state.start(weights={})
+
+
 def counts(hits: tuple[int, ...], at: int) -> dict[str, Tensor]:
     """Counts of one party with `hits[at]` of 100 items right, or with no item."""
     confusion = torch.zeros(1, 2, 2, dtype=torch.long)
@@ -481,3 +488,9 @@ def test_a_score_that_is_no_number_is_never_the_best() -> None:
     method, task = Scripted(val=(10, 5, 4), test=(1, 1, 1), rounds=3), Odd(classes=2, metric="accuracy")
     result = Run(method, [make_node_parties((5,))[0]], task, GCNConv(16, 2)).go()
     assert result.chosen_round == 2
+
+
+def test_a_server_side_that_yields_nothing_is_one_line() -> None:
+    party = make_node_parties((6,))[0]
+    with pytest.raises(IsthmusError, match="its server side yields nothing: yield state every round"):
+        Run(Silent(rounds=1), [party], NodeClassification(classes=2), GCNConv(16, 2)).go()

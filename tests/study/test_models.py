@@ -259,6 +259,13 @@ def test_a_module_of_ones_own_is_given_again(tmp_path: Path) -> None:
         replace(results, own_models={}).model()
 
 
+def test_a_method_of_ones_own_is_asked_for_by_its_file(tmp_path: Path) -> None:
+    model = isthmus.run("fedavg", rounds=1).model()
+    description = {**model.description, "method": {"name": "mine"}, "code": {"own:Mine": "1f"}}
+    with pytest.raises(IsthmusError, match=r"method 'mine' is code of your own \(own:Mine\): give it, import the file"):
+        TrainedModel(description, model.weights, {})
+
+
 def wide_by(width: int) -> Any:
     return lambda features, outputs: Sized(features, outputs, width)
 

@@ -77,6 +77,16 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
         assert text.startswith(f"party 'new': its columns are not those in training (age, kind, near, words): {line}")
 
 
+def test_of_long_lists_the_first_difference_is_shown(tmp_path: Path) -> None:
+    words = [f"word {at}" for at in range(9)]
+    other = [*words[:7], words[8], words[7]]
+    encoding, draft = encoding_of(tmp_path), graph_draft("new", partner=None)
+    encoding["columns"]["words"] = {"kind": "bag", "width": 9, "words": words}
+    draft.settings["columns"]["words"] = {"kind": "bag", "width": 9, "words": other}
+    with pytest.raises(IsthmusError, match=r"\[9 values, at 7 'word 8'\], in training .* at 7 'word 7'\]: declare"):
+        new_parties(draft.write(tmp_path / "new"), encoding, None, 0, "node")
+
+
 def test_graphs_keep_their_ids() -> None:
     held = Party.of_graphs(
         "lab",

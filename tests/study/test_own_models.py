@@ -136,3 +136,9 @@ def test_a_federation_runs_no_code_from_a_study(file: Path) -> None:
             Study.of_federation(study)
     assert "own_wide" not in sys.modules
     assert Study.of_federation({"model": {"encoder": "sage"}}).encoder().name == "sage"
+
+
+def test_a_default_in_the_place_of_the_outputs_is_refused() -> None:
+    """It would get their number as its value, without a word."""
+    with pytest.raises(IsthmusError, match=r"gets the number of outputs as 'width', which has a default: make its"):
+        OwnModel("mine:make", lambda features, width=64: nn.Linear(features, width), {})

@@ -261,6 +261,7 @@ def test_types_and_bounds_suggest_ranges(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"weighting": ["train", "odd"]}, "option 'weighting' is 'odd'"),
         ({"local": {"fan_out": [[5]]}}, "give numbers, texts, true or false"),
         ({"local": {"lr": []}}, "give numbers, texts, true or false"),
+        ({"local": {"lr": "0.1-1"}}, "the range is '0.1-1': write it as 0.001..0.1"),
         ({"lr": "0.1..1"}, "did you mean 'local.lr'?"),
         ({"model": {"hidden": "8..64"}}, "'model.hidden' is an option of the model, which all methods share"),
     ],

@@ -183,6 +183,11 @@ def _file(path: Path) -> dict[str, Any]:
 
     if not path.exists() and str(path).lower() in DataSet.known():
         raise IsthmusError(f"there is no study file '{path}': to use the data set of that name, give --data {path}")
+    if (path / "results.json").exists():
+        raise IsthmusError(
+            f"{path} is a result folder, not a study file: its study is {path / 'study.toml'}; to keep the findings of "
+            f"an audit in it, add --into {path}"
+        )
     if path.is_dir():
         raise IsthmusError(f"{path} is a folder, not a study file: to use the party folders in it, give --data {path}")
     if not (table := read_toml(path)):
@@ -230,7 +235,7 @@ def _seeds(text: str) -> int | list[int]:
     except ValueError:
         raise IsthmusError(f"--seeds is '{text}': give their number, such as 3, or seeds, such as 0,1,2") from None
     if "," not in text and seeds and seeds[0] < 1:
-        raise IsthmusError(f"--seeds is '{text}', a number of seeds: give at least 1, or one seed by --seed {text}")
+        raise IsthmusError(f"--seeds is '{text}', a number of seeds: give at least 1, or a list, --seeds {text},")
     return seeds if "," in text or not seeds else seeds[0]
 
 

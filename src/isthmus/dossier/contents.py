@@ -67,7 +67,7 @@ def content_of_run(folder: Path, made: str, *, party: str = "", purpose: str = "
         },
         "code": {"isthmus": whole.isthmus, "versions": whole.versions, "own": whole.code},
         "data": _data(whole, apart, party),
-        "files": _files(folder),
+        "files": _files(folder, party),
         "models": models,
         "counted": [_turnout(run, party) for run in whole.runs],
         "sent": {
@@ -209,9 +209,10 @@ def _data(results: ResultsFile, apart: bool, party: str) -> Content:
     return {"fingerprints": [{"what": f"seed {seed}", "digest": digest}], "note": note}
 
 
-def _files(folder: Path) -> list[Content]:
+def _files(folder: Path, party: str) -> list[Content]:
     names = {STUDY: "study", RESULTS: "results", HISTORY: "metrics by round", LEDGER: "ledger", SET_UP: "ledger"}
     there = {name: what for name, what in names.items() if (folder / name).exists()}
+    there |= dict.fromkeys([] if party else result_files.audits_in(folder), "audit")
     return [{"file": name, "sha256": store.hash_file(folder / name), "what": what} for name, what in there.items()]
 
 

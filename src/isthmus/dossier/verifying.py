@@ -12,7 +12,7 @@ from isthmus.dossier.contents import FORMAT
 from isthmus.dossier.page import HASH, render
 from isthmus.dossier.writing import SIGNATURE, read_kit
 from isthmus.errors import Errors, IsthmusError
-from isthmus.result_files import DOSSIER
+from isthmus.result_files import DOSSIER, audits_in
 from isthmus.version import VERSION
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ def verify_dossier(
         kit: of a role of the same federation; it shows who signed, and a party's has the ledger.
         certificate: the signer's, or the authority's.
     """
-    path = (path / DOSSIER if path.is_dir() else path).with_suffix(".json")
+    given, path = path, (path / DOSSIER if path.is_dir() else path).with_suffix(".json")
+    if not given.exists() and not path.exists():
+        raise IsthmusError(f"{given} does not exist: give a dossier, or the folder with it")
     data, content = _read(path)
     held = read_kit(kit)
     errors, lines = Errors(), list[str]()
@@ -49,6 +51,9 @@ def verify_dossier(
             right += found
     errors.check()
     lines.append(f"files: {right} are those that it names")
+    named = {each["file"] for each in content["files"]}
+    if new := [] if content["party"] else [each for each in audits_in(folders[0]) if each not in named]:
+        lines.append(f"not in it, because it is older: {', '.join(new)}; isthmus dossier writes it again")
     return lines + ([f"not at hand, so not checked: {', '.join(missing)}"] if missing else [])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -315,9 +315,10 @@ class Run:
     def _rounds(self) -> Any:
         if self._is_over():
             return
-        for state in self.method.server(
-            self.federation, Model(self.module, self.task.outputs, self.features), self.state
-        ):
+        model = Model(self.module, self.task.outputs, self.features)
+        if not isinstance(states := self.method.server(self.federation, model, self.state), Iterator):
+            raise IsthmusError(f"method '{self.method.label}': its server side yields nothing: yield state every round")
+        for state in states:
             if state.round > 0 and (state.round % self.method.every == 0 or state.round == self.method.rounds):
                 self._evaluate(state)
             if state.round in self.task.picture_rounds and self.whole is not None:

@@ -318,10 +318,14 @@ def _check_shapes(method: Method, module: nn.Module, weights: Weights) -> Weight
 
 def _built(description: Mapping[str, Any], own: Any, weights: Weights) -> tuple[Method, Task, nn.Module]:
     """The method, the task and the module that a description names, if it fits the weights."""
+    trained = description.get("code", {})
+    for kind, key in ((Method, "method"), (Task, "task")):
+        if (name := str(description[key]["name"])) not in kind.known() and trained:
+            remedy = format_option("import", "FILE.py") if writes_flags() else "import the file that defines it"
+            raise IsthmusError(f"{key} '{name}' is code of your own ({', '.join(trained)}): give it, {remedy}")
     method, task = _named(Method, description["method"], "name"), _named(Task, description["task"], "name")
     seed, inputs = int(description["seed"]), inputs_of(description)
     encoder = _named_model(description["model"]) if own is None else with_saved_options(own, description["model"])
-    trained = description.get("code", {})
     for name, source in _sources(method, task, *([encoder] if own is None else [])).items():
         if trained.get(name, source) != source:
             raise IsthmusError(

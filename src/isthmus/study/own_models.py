@@ -16,6 +16,8 @@ from isthmus.own_code import can_be_found, is_own, object_at, reference_of
 ENCODER = "model.encoder"
 GIVEN = "given"
 """Key of `[model]` that names a model which no file can build again: a module, or a function without a name."""
+BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+"""Kinds of arguments that can be given by position."""
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 """Kinds of arguments that can be given by name."""
 
@@ -42,6 +44,12 @@ class OwnModel:
                 known = [name for name, each in signature.parameters.items() if each.kind in BY_NAME][2:]
                 raise IsthmusError(f"encoder '{self.name}': unknown option '{unknown}': {did_you_mean(unknown, known)}")
             signature.bind(1, 1, **self.options)
+            first = [each for each in signature.parameters.values() if each.kind in BY_POSITION][:2]
+            if len(first) == 2 and first[1].default is not first[1].empty:
+                raise IsthmusError(
+                    f"encoder '{self.name}' gets the number of outputs as '{first[1].name}', which has a default: "
+                    "make its second argument one for the outputs, without a default"
+                )
         except (TypeError, ValueError) as error:
             raise IsthmusError(
                 f"encoder '{self.name}' is called with the numbers of features and outputs and the options of [model]: "

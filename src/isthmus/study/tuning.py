@@ -144,7 +144,7 @@ def search_space(method: Method, ranges: Mapping[str, Any]) -> dict[str, BaseDis
 def _of_range(given: Any, kind: Any, where: str) -> BaseDistribution:
     optuna = _optuna()
     low, dots, high = given.partition("..") if isinstance(given, str) else ("", "", "")
-    if not dots:
+    if not dots and not (isinstance(given, str) and kind in (int, float)):
         choices = given if isinstance(given, list) else [given]
         if not choices or not all(isinstance(each, str | int | float) for each in choices):
             raise IsthmusError(f"{where}: the choices are {given!r}: give numbers, texts, true or false")

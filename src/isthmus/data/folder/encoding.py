@@ -28,6 +28,8 @@ from isthmus.data.schema import Schema
 from isthmus.data.smiles import structural_columns
 from isthmus.errors import IsthmusError
 
+LISTED = 6
+"""Values of a list that a message shows."""
 FAR = 3.0
 """Deviations from the mean of training, on average over the rows of a new party, from which on a column is noted."""
 
@@ -265,7 +267,9 @@ def _difference(trained: Mapping[str, Column], found: Mapping[str, Column]) -> s
     parts = [
         f"{what} {', '.join(map(repr, names))}" for what, names in (("missing", missing), ("extra", extra)) if names
     ]
-    parts += [f"'{each}' is {_declaration(found[each])}, in training {_declaration(trained[each])}" for each in other]
+    for each in other:
+        one, two = (_declaration(first[each], second[each]) for first, second in ((found, trained), (trained, found)))
+        parts.append(f"'{each}' is {one}, in training {two}")
     hints = [f"if '{new}' is '{old}', rename it in the table and in party.toml" for new, old in renamed.items()]
     if missing and not renamed:
         hints.append("add what is missing to the table and to party.toml")
@@ -284,9 +288,17 @@ def _renamed(name: str, missing: Sequence[str], extra: Sequence[str]) -> str:
     return next(iter(get_close_matches(name, extra, n=1)), "")
 
 
-def _declaration(column: Column) -> str:
-    """Return a column's kind and its options other than the defaults, as party.toml has them."""
+def _declaration(column: Column, other: Column) -> str:
+    """Return a column's kind and its options other than the defaults, as party.toml has them.
+
+    Of a long list it shows the first value that another column of the kind does not have there.
+    """
     options = column.model_dump(exclude_defaults=True)
+    theirs = other.model_dump() if other.name == column.name else {}
+    for key, value in options.items():
+        if isinstance(value, list | tuple) and len(value) > LISTED and theirs.get(key):
+            at = next((at for at, (one, two) in enumerate(zip(value, theirs[key], strict=False)) if one != two), None)
+            options[key] = f"[{len(value)} values{'' if at is None else f', at {at} {value[at]!r}'}]"
     return ", ".join([column.name, *(f"{key} = {value}" for key, value in options.items())])
 
 
