@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from copy import copy, deepcopy
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ from isthmus.data.level import Level
 from isthmus.data.schema import Schema
 from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Embedder, Encoder, MessagePassing
-from isthmus.nn.products import Propagation
+from isthmus.nn.products import ALIGNED, Propagation
 from isthmus.nn.side_by_side import Access, Last, Layer, Rows
 
 
@@ -89,12 +89,6 @@ class TypedGraph:
             shape = (self.counts[target], self.counts[source])
             self.relations.append(Relation(ends[0], ends[1], shape, attributes))
 
-    def of_relations(self, relations: Sequence[Any]) -> TypedGraph:
-        """The same nodes with other relations."""
-        graph = copy(self)
-        graph.relations = list(relations)
-        return graph
-
     def by_type(self, x: Tensor) -> Sequence[Tensor]:
         """The rows of each type."""
         return (x if self.sorted else x.index_select(0, self.order)).split(self.counts)
@@ -143,16 +137,6 @@ class MeanColumns:
 
     def _source_width(self, at: int) -> int:
         return 1 + self.schema.nodes[self.schema.ends[at][0]][1]
-
-
-class KnownMeans:
-    """The edges of one type, of which the means are known."""
-
-    def __init__(self, mean: Tensor, mean_attributes: Tensor) -> None:
-        self._mean, self.mean_attributes = mean, mean_attributes
-
-    def mean(self, x: Tensor) -> Tensor:
-        return self._mean
 
 
 class _ExportedRelation:
@@ -222,16 +206,6 @@ class TypedLayer(Layer):
     def edge_width(self, relation: int) -> int:
         return self.schema.edges[relation][1]
 
-    def compute(self, weights: Access, x: Tensor, graph: TypedGraph) -> Tensor:
-        inputs = [part[:, columns] for part, columns in zip(graph.by_type(x), self.columns, strict=True)]
-        outputs: list[Tensor | None] = [None] * len(inputs)
-        self.fill(weights, inputs, outputs, graph)
-        return graph.flat(outputs, self.out, x)
-
-    @abstractmethod
-    def fill(self, weights: Access, x: Sequence[Tensor], outputs: list[Tensor | None], graph: TypedGraph) -> None:
-        """Put the outputs of the needed types into the list."""
-
 
 class MeanLayer(TypedLayer):
     """sum_r W_r mean_{j in N_r(i)} x_j + U_r mean_{j in N_r(i)} e_ji + W_0 x_i + b, e of relations with edge features.
@@ -244,32 +218,48 @@ class MeanLayer(TypedLayer):
 
     known: MeanColumns | None = None
 
-    def compute(self, weights: Access, x: Tensor, graph: TypedGraph) -> Tensor:
-        if self.known is None:
-            return super().compute(weights, x, graph)
-        width = self.schema.width
-        means = [part[:, width:] for part in graph.by_type(x)]
-        relations: list[Any] = []
-        for at, (_, target) in enumerate(self.schema.ends):
-            columns = self.known.features(at), self.known.attributes(at)
-            relations.append(KnownMeans(*(means[target][:, own] for own in columns)))
-        return super().compute(weights, x, graph.of_relations(relations))
+    def __init__(self, schema: Schema, columns: Sequence[slice], out: int, needed: Collection[int]) -> None:
+        super().__init__(schema, columns, out, needed)
+        self._read = Last()
 
-    def fill(self, weights: Access, x: Sequence[Tensor], outputs: list[Tensor | None], graph: TypedGraph) -> None:
+    def compute(self, weights: Access, x: Tensor, graph: TypedGraph) -> Tensor:
+        fixed = torch.is_grad_enabled() and not x.requires_grad  # features, of which every epoch reads the same means
+        read = self._read(self._inputs, x, graph) if fixed else self._inputs(x, graph)
+        outputs: list[Tensor | None] = [None] * len(graph.counts)
         for kind, relations in self.into.items():
-            read, factors = [x[kind]], [self.own_weight(weights, kind)]
+            factors = [self.own_weight(weights, kind)]
             for at in relations:
-                source, relation = self.schema.ends[at][0], graph.relations[at]
-                read.append(relation.mean(x[source]))
-                factors.append(self.relation_weight(weights, at, source))
+                factors.append(self.relation_weight(weights, at, self.schema.ends[at][0]))
+                if self.edge_width(at):
+                    factors.append(weights[f"edges_{at}"])
+            if filled := read[kind].size(1) - sum(factor.size(-1) for factor in factors):
+                factors.append(factors[0].new_zeros(*factors[0].shape[:-1], filled))
+            joined = torch.cat(factors, dim=-1)
+            outputs[kind] = weights.linear(read[kind], joined, graph.rows[kind], self.bias_of(weights, kind))
+        return graph.flat(outputs, self.out, x)
+
+    def _inputs(self, x: Tensor, graph: TypedGraph) -> dict[int, Tensor]:
+        """For each needed type what its nodes' outputs are made of, side by side: own features, means, zeros."""
+        parts, known, width = graph.by_type(x), self.known, self.schema.width
+        own = [part[:, columns] for part, columns in zip(parts, self.columns, strict=True)]
+        found = {}
+        for kind, relations in self.into.items():
+            read = [own[kind]]
+            for at in relations:
+                if known is not None:
+                    read.append(parts[kind][:, width:][:, known.features(at)])
+                    read += [parts[kind][:, width:][:, known.attributes(at)]] * bool(self.edge_width(at))
+                    continue
+                relation = graph.relations[at]
+                read.append(relation.mean(own[self.schema.ends[at][0]]))
                 if self.edge_width(at):
                     assert relation.mean_attributes is not None
-                    read.append(relation.mean_attributes.to(x[kind].dtype))
-                    factors.append(weights[f"edges_{at}"])
-            joined = torch.cat(factors, dim=-1)
-            outputs[kind] = weights.linear(
-                torch.cat(read, dim=1), joined, graph.rows[kind], self.bias_of(weights, kind)
-            )
+                    read.append(relation.mean_attributes.to(x.dtype))
+            more = -sum(part.size(1) for part in read) % ALIGNED
+            if more and not torch.compiler.is_exporting():  # a product of another width would copy all of it
+                read.append(x.new_zeros(len(own[kind]), more))
+            found[kind] = torch.cat(read, dim=1)
+        return found
 
     @abstractmethod
     def own_weight(self, weights: Access, kind: int) -> Tensor:
@@ -378,8 +368,10 @@ class HgtLayer(TypedLayer):
             self.add(f"value_relation_{at}", heads, each, each)
             self.add(f"prior_{at}", heads, fill=1.0)
 
-    def fill(self, weights: Access, x: Sequence[Tensor], outputs: list[Tensor | None], graph: TypedGraph) -> None:
+    def compute(self, weights: Access, flat: Tensor, graph: TypedGraph) -> Tensor:
         heads, each = self.heads, self.out // self.heads
+        x = [part[:, columns] for part, columns in zip(graph.by_type(flat), self.columns, strict=True)]
+        outputs: list[Tensor | None] = [None] * len(x)
 
         def rows_of(name: str, kind: int) -> Tensor:
             bias = weights[f"{name}_bias_{kind}"]
@@ -411,6 +403,7 @@ class HgtLayer(TypedLayer):
                 share = weights.repeat(weights[f"skip_{kind}"].sigmoid(), rows)
                 out = share * out + (1 - share) * x[kind]
             outputs[kind] = out
+        return graph.flat(outputs, self.out, flat)
 
 
 class TypedConvolutions(MessagePassing):
