@@ -169,14 +169,16 @@ def validation(metric: str, mean: float | None, std: float, seeds: int, pruned: 
 def setting(values: Mapping[str, Any]) -> str:
     """The options of a setting that vary; numbers that were drawn are rounded.
 
-    >>> setting({"local.lr": 0.012345, "weighting": "even"}), setting({})
-    ('local.lr = 0.0123, weighting = even', 'as in the study')
+    >>> setting({"local.lr": 0.012345, "privacy.unit": None}), setting({})
+    ('local.lr = 0.0123, privacy.unit = none', 'as in the study')
     """
     return ", ".join(f"{name} = {option(value)}" for name, value in values.items()) or "as in the study"
 
 
 def option(value: Any) -> str:
     """The value of an option; numbers with three digits."""
+    if value is None:
+        return "none"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
