@@ -165,9 +165,10 @@ def test_each_setting_is_judged_by_the_metric_of_its_task(build: Build) -> None:
 
 
 def test_one_method_of_one_setting_in_two_folders(build: Build) -> None:
-    text = Page(write_report([build("a", ("fedavg",), (0,)), build("b", ("fedavg",), (1,))])).text
+    text = Page(write_report([build("a", ("fedavg",), (0,)), build("b", ("fedavg",), (1, 2))])).text
     assert "fedavg (b) reached" in text
     assert "; fedavg (a) " in text
+    assert "Mean ± standard deviation over 1 or 2 seeds." in text
 
 
 def test_results_in_which_a_party_is_missing_cannot_be_overlooked(build: Build) -> None:

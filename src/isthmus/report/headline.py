@@ -118,7 +118,7 @@ def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapp
     scores = [findings.scores[method, metric] for method in ranked]
     seeds = sorted({score.seeds for score in scores})
     one = "One seed: how much of this is luck is not known."
-    text = one if seeds == [1] else f"Mean ± standard deviation over {wording.number_range(seeds)} seeds."
+    text = one if seeds == [1] else f"Mean ± standard deviation over {wording.number_range(seeds, ' or ')} seeds."
     if len(scores) > 1:
         pair = findings.ranked(ranked[:2], metric)  # a lead is one on test data
         first, second = (names[method] for method in pair)

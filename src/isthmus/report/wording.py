@@ -203,18 +203,18 @@ def format_time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def number_range(numbers: Iterable[int]) -> str:
+def number_range(numbers: Iterable[int], between: str = ", ") -> str:
     """Numbers by their range.
 
-    >>> number_range([3]), number_range([1, 3]), number_range([1, 2, 3])
-    ('3', '1, 3', '1 to 3')
+    >>> number_range([3]), number_range([1, 3]), number_range([1, 3], " or "), number_range([1, 2, 3])
+    ('3', '1, 3', '1 or 3', '1 to 3')
     """
     known = sorted(set(numbers))
     if not known:
         return "–"
     if len(known) > 2:
         return f"{known[0]} to {known[-1]}"
-    return ", ".join(map(str, known))
+    return between.join(map(str, known))
 
 
 def join_words(words: Sequence[str]) -> str:
