@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 import pytest
-from result_folders import SEEDS, Build, Page, of_another_task, run, summary
+from result_folders import SEEDS, Build, Page, of_another_task, page_on, run, summary
 
 from isthmus.report.compare import list_runs
 from isthmus.report.report import write_report
@@ -116,7 +116,7 @@ def test_the_headline_says_when_training_alone_is_better(build: Build) -> None:
         [build("noted", change=noted)],
         [build("together", ("fedavg",)), build("alone", ("local", "fedprox"), change=better)],
     ):
-        source = Page(write_report(folders)).source
+        source = page_on(*folders).source
         assert source.count(note) == 1
         assert f"<p class=verdict><b>Note:</b> {note}.</p>" in source
     assert "gain nothing together" not in Page(write_report([build("other")])).text
@@ -150,7 +150,7 @@ def test_each_setting_is_judged_by_the_metric_of_its_task(build: Build) -> None:
         parts["results"]["study"]["data"]["name"] = "motifs"
 
     first, motif = build("first"), build("motif", change=motifs)
-    page = Page(write_report([first, build("mol", change=of_another_task), motif]))
+    page = page_on(first, build("mol", change=of_another_task), motif)
     assert "No metric was recorded" not in page.text
     mean = 100 * sum(run("fedsage", seed)["metrics"]["test_accuracy"] for seed in SEEDS) / len(SEEDS)
     for name, metric in (("first", "accuracy"), ("mol", "ROC AUC"), ("motif", "accuracy")):
@@ -165,7 +165,7 @@ def test_each_setting_is_judged_by_the_metric_of_its_task(build: Build) -> None:
 
 
 def test_one_method_of_one_setting_in_two_folders(build: Build) -> None:
-    text = Page(write_report([build("a", ("fedavg",), (0,)), build("b", ("fedavg",), (1, 2))])).text
+    text = page_on(build("a", ("fedavg",), (0,)), build("b", ("fedavg",), (1, 2))).text
     assert "fedavg (b) reached" in text
     assert "; fedavg (a) " in text
     assert "Mean ± standard deviation over 1 or 2 seeds." in text

@@ -6,10 +6,9 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from result_folders import Build, Page, of_another_task
+from result_folders import Build, Page, of_another_task, page_on
 
 from isthmus.report.report import write_report
 
@@ -53,7 +52,7 @@ def test_no_two_tables_of_figures_have_the_same_title(build: Build) -> None:
 
 def test_folders_with_different_methods_stand_in_one_table(build: Build) -> None:
     first, second = build("a", ("fedavg",)), build("b", ("fedsage",))
-    page = Page(write_report([first, second]))
+    page = page_on(first, second)
     assert page.names("Validation accuracy") == ["fedavg", "fedsage"]
     assert "fedsage reached" in page.text
     assert "fedavg reached" not in page.text
@@ -80,7 +79,7 @@ def test_figures_of_each_label_stand_in_a_table_by_their_names(build: Build) -> 
     assert page.row("well") == ["well", "40", "–", "–"]
 
 
-def test_the_last_round_is_chosen_or_reported_without_a_choice(build: Build, tmp_path: Path) -> None:
+def test_the_last_round_is_chosen_or_reported_without_a_choice(build: Build) -> None:
     def last(select: str) -> Callable[[dict[str, Any]], None]:
         def change(parts: dict[str, Any]) -> None:
             for run in parts["results"]["runs"]:
@@ -97,4 +96,4 @@ def test_the_last_round_is_chosen_or_reported_without_a_choice(build: Build, tmp
     assert (
         "Runs of local and fedavg (fixed) report their last round; all other runs report one chosen on validation "
         "data; test data chose nothing. For fedavg (chosen) validation data chose the last round."
-    ) in Page(write_report(folders, tmp_path / "page.html")).text
+    ) in page_on(*folders).text
