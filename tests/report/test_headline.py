@@ -120,6 +120,15 @@ def test_the_headline_says_when_training_alone_is_better(build: Build) -> None:
         assert source.count(note) == 1
         assert f"<p class=verdict><b>Note:</b> {note}.</p>" in source
     assert "gain nothing together" not in Page(write_report([build("other")])).text
+
+    def worse(parts: dict[str, Any]) -> None:
+        noted(parts)
+        for line in parts["results"]["summary"]:
+            line["mean"] -= 0.3
+
+    both = page_on(build("low", ("fedavg", "local"), change=worse), build("high", ("fedavg",))).source
+    assert both.count("gain nothing together") == 1
+    assert f"<b>Note on low:</b> {note}." in both, "over both folders, fedavg is best"
     few = Page(write_report([build("few", seeds=(0, 1), change=better)])).text
     assert "local is ahead of every federated method, but fewer than 3 seeds do not show" in few
 
