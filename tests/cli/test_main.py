@@ -292,6 +292,9 @@ def test_demo_trains_and_writes_a_report(isthmus: Isthmus, tmp_path: Path) -> No
 def test_report_joins_folders(isthmus: Isthmus, tmp_path: Path) -> None:
     for seed in (0, 1):
         isthmus("run", *SMALL, "--seed", seed, "--out", f"run-{seed}")
+    for words in ((), ("--party", "*")):
+        done = isthmus("report", "run-0", "run-1", *words)
+        assert_is_one_line(done, "report: 2 folders share a page: say where to write it with --out")
     done = isthmus("report", "run-0", "run-1", "--out", "page.html")
     assert (done.code, done.out) == (0, "report in page.html\n")
     assert_is_one_line(

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from isthmus.report.report import write_report
 from isthmus.result_files import AuditRecord
 
 SEEDS = (0, 1, 2)
@@ -290,3 +291,8 @@ class Page(HTMLParser):
 def said_over(element: ET.Element) -> str:
     """What shows where a pointer rests on it."""
     return element.findtext("title") or ""
+
+
+def page_on(*folders: Path) -> Page:
+    """The report on these folders together, which lies beside them."""
+    return Page(write_report(folders, folders[0].parent / "page.html"))

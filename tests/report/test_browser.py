@@ -156,7 +156,7 @@ def test_nothing_breaks_and_nothing_is_cut_off(browser: Any, folder: Path, tmp_p
 
 @pytest.mark.parametrize("reader", ["desk", "phone", "paper"])
 def test_several_studies_fit_on_one_page(browser: Any, folders: list[Path], tmp_path: Path, reader: str) -> None:
-    page = Opened(browser, write_report(folders).as_uri(), **READERS[reader])
+    page = Opened(browser, write_report(folders, folders[0].parent / "page.html").as_uri(), **READERS[reader])
     page.screenshot(path=tmp_path / f"{reader}.png", full_page=True)
     assert page.said == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -184,7 +184,7 @@ def test_a_phone_shows_what_left_the_parties_all_dots_and_all_labels(browser: An
 
 def test_a_table_that_scrolls_says_so(browser: Any, folders: list[Path]) -> None:
     """The sign stands at the right edge of the screen; a cover at the right end of the table hides it there."""
-    page = Opened(browser, write_report(folders).as_uri(), **READERS["phone"])
+    page = Opened(browser, write_report(folders, folders[0].parent / "page.html").as_uri(), **READERS["phone"])
     found = page.evaluate(SCROLLERS)
     assert {sign for sign, *_ in found} == {'"more →"'}
     assert any(whole > shown + 1 for _, whole, shown, _ in found)
@@ -207,7 +207,7 @@ NARROW_FACTS = """() => [...document.querySelectorAll('.facts')].flatMap(facts =
 
 @pytest.mark.parametrize("width", [360, 800, 1280])
 def test_captions_and_facts_have_the_room_there_is(browser: Any, folders: list[Path], width: int) -> None:
-    page = Opened(browser, write_report(folders).as_uri(), width)
+    page = Opened(browser, write_report(folders, folders[0].parent / "page.html").as_uri(), width)
     assert any(whole > shown + 1 for _, whole, shown, _ in page.evaluate(SCROLLERS)), "a caption might be cut off"
     assert page.evaluate(CUT_CAPTIONS) == []
     assert page.evaluate(NARROW_FACTS) == [], "more than two lines in less than half the width"

@@ -42,6 +42,31 @@ def test_only_options_that_differ_are_shown(folders: list[Path]) -> None:
     assert found.rows[0]["mean"] == pytest.approx(found.rows[0]["validation"] - 0.01)
 
 
+def test_every_part_of_a_study_is_compared(folders: list[Path], build: Build) -> None:
+    def private(unit: str, **more: Any) -> Any:
+        def change(parts: dict[str, Any]) -> None:
+            with_options(64, 0.1)(parts)
+            study = parts["results"]["study"]
+            study |= {
+                "privacy": {"unit": unit, "epsilon": 50.0},
+                "device": "cpu",
+                "purpose": unit,
+                "wire": True,
+                **more,
+            }
+
+        return change
+
+    party = build("party", methods=("fedavg",), change=private("party"))
+    found = compare(folders[0], party)
+    assert found.differ == ["privacy.unit", "privacy.epsilon"]
+    assert [row["options"] for row in found.rows if row["method"] == "fedavg"] == [
+        {"privacy.unit": None, "privacy.epsilon": None}, {"privacy.unit": "party", "privacy.epsilon": 50.0}
+    ]  # fmt: skip
+    item = build("item", methods=("fedavg",), change=private("item", device="cuda", wire=False))
+    assert compare(party, item).differ == ["privacy.unit", "device"]
+
+
 def test_data_that_changed_between_two_runs_are_shown(build: Build) -> None:
     def held(digest: str, seed: int = 0, hidden: int = 64, **data: Any) -> Any:
         def change(parts: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 import pytest
-from result_folders import SEEDS, Build, Page, of_another_task, run, summary
+from result_folders import SEEDS, Build, Page, of_another_task, page_on, run, summary
 
 from isthmus.report.compare import list_runs
 from isthmus.report.report import write_report
@@ -116,10 +116,19 @@ def test_the_headline_says_when_training_alone_is_better(build: Build) -> None:
         [build("noted", change=noted)],
         [build("together", ("fedavg",)), build("alone", ("local", "fedprox"), change=better)],
     ):
-        source = Page(write_report(folders)).source
+        source = page_on(*folders).source
         assert source.count(note) == 1
         assert f"<p class=verdict><b>Note:</b> {note}.</p>" in source
     assert "gain nothing together" not in Page(write_report([build("other")])).text
+
+    def worse(parts: dict[str, Any]) -> None:
+        noted(parts)
+        for line in parts["results"]["summary"]:
+            line["mean"] -= 0.3
+
+    both = page_on(build("low", ("fedavg", "local"), change=worse), build("high", ("fedavg",))).source
+    assert both.count("gain nothing together") == 1
+    assert f"<b>Note on low:</b> {note}." in both, "over both folders, fedavg is best"
     few = Page(write_report([build("few", seeds=(0, 1), change=better)])).text
     assert "local is ahead of every federated method, but fewer than 3 seeds do not show" in few
 
@@ -150,7 +159,7 @@ def test_each_setting_is_judged_by_the_metric_of_its_task(build: Build) -> None:
         parts["results"]["study"]["data"]["name"] = "motifs"
 
     first, motif = build("first"), build("motif", change=motifs)
-    page = Page(write_report([first, build("mol", change=of_another_task), motif]))
+    page = page_on(first, build("mol", change=of_another_task), motif)
     assert "No metric was recorded" not in page.text
     mean = 100 * sum(run("fedsage", seed)["metrics"]["test_accuracy"] for seed in SEEDS) / len(SEEDS)
     for name, metric in (("first", "accuracy"), ("mol", "ROC AUC"), ("motif", "accuracy")):
@@ -165,9 +174,10 @@ def test_each_setting_is_judged_by_the_metric_of_its_task(build: Build) -> None:
 
 
 def test_one_method_of_one_setting_in_two_folders(build: Build) -> None:
-    text = Page(write_report([build("a", ("fedavg",), (0,)), build("b", ("fedavg",), (1,))])).text
+    text = page_on(build("a", ("fedavg",), (0,)), build("b", ("fedavg",), (1, 2))).text
     assert "fedavg (b) reached" in text
     assert "; fedavg (a) " in text
+    assert "Mean ± standard deviation over 1 or 2 seeds." in text
 
 
 def test_results_in_which_a_party_is_missing_cannot_be_overlooked(build: Build) -> None:

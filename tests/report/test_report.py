@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from result_folders import Build, Page
+from result_folders import Build, Page, page_on
 
 from isthmus.errors import IsthmusError
 from isthmus.report.report import write_report
@@ -37,7 +37,12 @@ def test_the_same_results_give_the_same_page(build: Build, tmp_path: Path) -> No
 def test_where_the_page_goes(build: Build, tmp_path: Path) -> None:
     folder = build()
     assert write_report([folder]) == folder / "report.html"
+    assert write_report([folder, str(folder)]) == folder / "report.html"
     assert write_report([folder], tmp_path / "other.html") == tmp_path / "other.html"
+    (folder / "report.html").unlink()
+    with pytest.raises(IsthmusError, match="2 folders share a page: say where to write it with out"):
+        write_report([folder, build("other")])
+    assert not (folder / "report.html").exists()
 
 
 def test_a_method_in_two_folders_has_two_names(build: Build) -> None:
@@ -45,7 +50,7 @@ def test_a_method_in_two_folders_has_two_names(build: Build) -> None:
         parts["results"]["study"]["data"]["name"] = "citeseer"
 
     first, second = build("a", ("fedavg", "local")), build("b", ("fedavg",), change=elsewhere)
-    page = Page(write_report([first, second, first]))
+    page = page_on(first, second, first)
     assert page.names("Validation accuracy") == ["fedavg (a)", "local"]
     assert page.names("Validation accuracy", 1) == ["fedavg (b)"], "other data have a chart of their own"
     assert "cora and citeseer" in page.text

@@ -26,6 +26,8 @@ def test_a_folder_gives_what_the_study_gave(tmp_path: Path) -> None:
     assert len(history) == sum(len(run.history) for run in given.runs)
     assert (saved.study["seeds"], saved.notes) == ([0, 1], given.notes)
     assert repr(saved).startswith(f"SavedResults of 4 runs in '{tmp_path / 'run'}': local, fedavg; see summary()")
+    tables = [each.model("fedavg", seed=1).predict("banks") for each in (saved, given)]
+    assert tables[0].equals(tables[1])
 
 
 def test_of_a_grid_the_chosen_settings_are_there(tmp_path: Path) -> None:

@@ -209,12 +209,14 @@ def report(
     folders: Annotated[list[Path], typer.Argument(help="Result folders.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="HTML file; by default, report.html in the first folder. With --party: a folder."),
+        typer.Option(
+            help="HTML file; by default, report.html in the folder; needed for several folders. With --party: a folder."
+        ),
     ] = None,
     party: Annotated[
         list[str] | None,
         typer.Option(
-            help="Write a page for this party alone, parties/NAME.html in the first folder; repeat, or use * for any "
+            help="Write a page for this party alone, parties/NAME.html in the folder; repeat, or use * for any "
             "letters: 50 pages at most."
         ),
     ] = None,

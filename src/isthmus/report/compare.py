@@ -14,8 +14,11 @@ from isthmus.report import wording
 from isthmus.report.loading import ResultsFile, Score, best_first, expected_results, read_results
 from isthmus.tasks.metrics import METRICS
 
-_PARTS = ("data", "partition", "parties", "task", "model", "data_seed")
-"""Parts of a study in which runs may differ beside the options of their methods."""
+_NOT_COMPARED = ("purpose", "import", "seeds", "wire", "methods", "grid")
+"""Parts of a study that change no result, or are compared otherwise; all others are compared."""
+_OFF_BY_DEFAULT = ("privacy",)
+"""Tables without which a study does not do what they set: their options are then none. Other parts that a folder lacks
+are unknown."""
 _CONTENT = "content of the data"
 """Where runs of equal parts had other data all the same, the digests of these."""
 
@@ -53,11 +56,15 @@ def compare(*folders: Path | str) -> Comparison:
         if not (path / result_files.RESULTS).exists() and any(path.glob(f"*/{result_files.RESULTS}")):
             raise IsthmusError(f"{path} holds result folders and is none itself: give them, {path}/*")
     rows = [row for folder in paths for row in _rows(str(folder), read_results(folder))]
-    differ = [name for name in dict.fromkeys(name for row in rows for name in row["options"]) if _differs(name, rows)]
+    known = dict.fromkeys(name for row in rows for name in row["options"])
+    for row in rows:
+        missing = [table for table in _OFF_BY_DEFAULT if table not in row["tables"]]
+        row["options"] |= dict.fromkeys(name for name in known if name.partition(".")[0] in missing)
+    differ = [name for name in known if _differs(name, rows)]
     if any(name.partition(".")[0] in ("data", "partition", "parties", "task", "data_seed") for name in differ):
         differ = [name for name in differ if not name.startswith(_CONTENT)]  # they say why
     for row in rows:
-        del row["own"], row["varied"]
+        del row["own"], row["varied"], row["tables"]
         row["options"] = {name: row["options"][name] for name in differ if name in row["options"]}
     return Comparison(rows, differ)
 
@@ -106,8 +113,9 @@ def _rows_of(run: str, results: ResultsFile) -> list[dict[str, Any]]:
     judged_by = str(study.get("task", {}).get("metric") or "")
     hidden = search.unchosen if search is not None else set()
     whole: dict[str, Any] = {}
-    for part in _PARTS:
-        value = study.get(part)
+    for part, value in study.items():
+        if part in _NOT_COMPARED:
+            continue
         whole |= _flat(value, f"{part}.") if isinstance(value, Mapping) else {part: value}
     if results.fingerprint is not None:
         whole[f"{_CONTENT}, seed {results.fingerprint.seed}"] = results.fingerprint.digest
@@ -129,6 +137,7 @@ def _rows_of(run: str, results: ResultsFile) -> list[dict[str, Any]]:
                 "of": str(listed.get(of, {}).get("name", of)),
                 "own": list(options),
                 "varied": list(varied),
+                "tables": list(study),
                 "seeds": len({each.seed for each in results.runs if each.method == method}),
                 "metric": test.metric if test else "",
                 "mean": test.mean if test else None,

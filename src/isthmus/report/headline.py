@@ -73,10 +73,10 @@ def _verdict(findings: Findings, setting: Setting) -> str:
         text += (
             f" Validation data prefer {names[best]}; on test data, which choose nothing, {names[first_tested]} is best."
         )
-    notes = dict.fromkeys(escape(note) for folder in setting.folders for note in folder.results.notes)
     alone = next(each for each in tested if each == first_tested or findings.reference(each) == ALONE)
     shown = [wording.format_number(findings.mean(method, metric), metric) for method in (alone, first_tested)]
-    if federated and shown[0] != shown[1]:  # no folder may have both
+    comparison = ""  # over the folders together; the note of a folder compares its own methods
+    if federated and shown[0] != shown[1]:
         rising = {
             names[method]: max(run.rounds for run in findings.runs_of(method))
             for method in findings.federated(methods)
@@ -92,11 +92,23 @@ def _verdict(findings: Findings, setting: Setting) -> str:
             for method in (alone, *findings.federated(methods))
         }
         ahead = ahead_over_parties(names[alone], of_parties, smaller=findings.smaller_is_better(metric))
-        notes[alone_is_best(names[alone], rising, lead, ahead)] = None
-    first = "".join(f"<p class=verdict><b>Note:</b> {note}.</p>" for note in notes)
+        comparison = alone_is_best(names[alone], rising, lead, ahead)
+    first = "".join(f"<p class=verdict><b>{head}:</b> {note}.</p>" for head, note in _notes(setting, comparison))
     return (
         f"<p class=verdict>{text}</p>{first}<p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"
     )
+
+
+def _notes(setting: Setting, comparison: str) -> list[tuple[str, str]]:
+    """The notes in the result folders and the comparison, each after its head, which names folders where it must."""
+    folders: dict[str, list[str]] = {}
+    for folder in setting.folders:
+        for note in folder.results.notes:
+            folders.setdefault(escape(note), []).append(escape(folder.name))
+    folders.pop(comparison, None)
+    one = len(setting.folders) == 1
+    notes = [("Note" if one else f"Note on {wording.join_words(names)}", note) for note, names in folders.items()]
+    return [*notes, ("Note", comparison)] if comparison else notes
 
 
 def _when(findings: Findings, methods: Sequence[str]) -> str:
@@ -118,7 +130,7 @@ def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapp
     scores = [findings.scores[method, metric] for method in ranked]
     seeds = sorted({score.seeds for score in scores})
     one = "One seed: how much of this is luck is not known."
-    text = one if seeds == [1] else f"Mean ± standard deviation over {wording.number_range(seeds)} seeds."
+    text = one if seeds == [1] else f"Mean ± standard deviation over {wording.number_range(seeds, ' or ')} seeds."
     if len(scores) > 1:
         pair = findings.ranked(ranked[:2], metric)  # a lead is one on test data
         first, second = (names[method] for method in pair)

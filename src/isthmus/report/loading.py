@@ -14,7 +14,7 @@ from pydantic import BaseModel, model_validator
 
 from isthmus import result_files, store
 from isthmus.data.description import CutDescription
-from isthmus.errors import IsthmusError, path_of, similar_path
+from isthmus.errors import IsthmusError, path_of, similar_path, writes_flags
 from isthmus.report import wording
 from isthmus.result_files import COORDINATES, HISTORY, LEDGER, RESULTS, SET_UP, STUDY, AuditRecord, Search
 from isthmus.tasks.metrics import METRICS, metric_of
@@ -347,6 +347,15 @@ def read_folders(folders: Iterable[Path | str]) -> Findings:
     found = [read_folder(path_of(folder, "report: folder")) for folder in dict.fromkeys(folders)]
     with expected_results(folders):
         return _combine(found)
+
+
+def default_folder(folders: Iterable[Path | str]) -> Path:
+    """Where a page goes by default: the result folder that it is about, which must be the only one."""
+    first, *others = dict.fromkeys(map(Path, folders))
+    if others:
+        out = "--out" if writes_flags() else "out"
+        raise IsthmusError(f"report: {len(others) + 1} folders share a page: say where to write it with {out}")
+    return first
 
 
 def expected_results(folders: Iterable[Path | str]) -> AbstractContextManager[None]:

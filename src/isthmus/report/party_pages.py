@@ -16,7 +16,7 @@ from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.report import page, wording
 from isthmus.report.headline import title
-from isthmus.report.loading import Findings, read_folders
+from isthmus.report.loading import Findings, default_folder, read_folders
 from isthmus.report.sections import ledger, parties, traffic
 
 MAX_PAGES = 50
@@ -29,7 +29,7 @@ def write_party_pages(folders: Sequence[Path | str], names: Sequence[str], out: 
     Arguments:
         folders: result folders, as for `write_report`.
         names: names of parties; `*` stands for any letters.
-        out: the folder to write to; `parties` in the first result folder if left out.
+        out: the folder to write to; `parties` in the result folder if left out. Pages on several folders need it.
 
     Returns:
         The paths of the files.
@@ -43,7 +43,7 @@ def write_party_pages(folders: Sequence[Path | str], names: Sequence[str], out: 
     chosen = [party for party in known if any(party in found for found in fitting.values())]
     if len(chosen) > MAX_PAGES:
         raise IsthmusError(f"--party: {len(chosen):,} parties fit; name at most {MAX_PAGES} at a time, a page each")
-    folder = Path(folders[0]) / "parties" if out is None else Path(out)
+    folder = default_folder(folders) / "parties" if out is None else Path(out)
     pages = {folder / f"{quote(party, safe='')}.html": party for party in chosen}
     for path, party in pages.items():
         store.write(path, _page(findings, party))

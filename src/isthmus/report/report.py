@@ -13,7 +13,7 @@ from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.report import page
 from isthmus.report.headline import facts, headline, title
-from isthmus.report.loading import Findings, expected_results, read_folders
+from isthmus.report.loading import Findings, default_folder, expected_results, read_folders
 from isthmus.report.sections import (
     audits,
     comparison,
@@ -38,7 +38,7 @@ def write_report(folders: Path | str | Sequence[Path | str], out: Path | str | N
 
     Arguments:
         folders: a result folder or several, each with study.toml, results.json, history.parquet and ledger.parquet.
-        out: the file to write; `report.html` in the first folder if left out.
+        out: the file to write; `report.html` in the folder if left out. A page on several folders needs it.
 
     Returns:
         The path of the file.
@@ -47,7 +47,7 @@ def write_report(folders: Path | str | Sequence[Path | str], out: Path | str | N
     if not folders:
         raise IsthmusError("report: no result folder given: name at least one")
     findings = read_folders(folders)
-    target = Path(folders[0]) / "report.html" if out is None else Path(out)
+    target = default_folder(folders) / "report.html" if out is None else Path(out)
     with expected_results(folders):
         text = _page(findings)
     store.write(target, text)

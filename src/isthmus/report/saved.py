@@ -1,4 +1,4 @@
-"""The results of a folder in Python, without its models."""
+"""The results of a folder in Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isthmus.report.loading import ResultFolder, read_folder
 
 @dataclass(frozen=True, repr=False)
 class SavedResults:
-    """What the report reads of a result folder, from `load_results`. Models are loaded by `load_model`.
+    """What the report reads of a result folder, from `load_results`.
 
     Of a grid or a tuned study, each method stands here with its chosen setting, as in the report.
 
@@ -39,7 +39,7 @@ class SavedResults:
         runs = self._read.results.runs
         methods = ", ".join(dict.fromkeys(run.method for run in runs))
         count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
-        return f"SavedResults of {count} in '{self.folder}': {methods}; see summary(), frame(), history()"
+        return f"SavedResults of {count} in '{self.folder}': {methods}; see summary(), frame(), history(), model()"
 
     def summary(self) -> list[dict[str, Any]]:
         """Mean and standard deviation over seeds, per method and metric, as `Results.summary` has them."""
@@ -58,6 +58,14 @@ class SavedResults:
     def history(self) -> Any:
         """A pandas data frame with a row per evaluated round and metric: method, seed, round, metric, value."""
         return result_files.data_frame(self._read.history.to_pydict())
+
+    def model(
+        self, method: str | None = None, seed: int | None = None, *, party: str | None = None, module: Any = None
+    ) -> Any:
+        """A trained model of the folder, ready for new data; the arguments are those of `isthmus.load_model`."""
+        import isthmus  # its public name: this room imports nothing of the study
+
+        return isthmus.load_model(self.folder, method, seed=seed, party=party, module=module)
 
 
 def load_results(folder: Path | str) -> SavedResults:

@@ -169,14 +169,16 @@ def validation(metric: str, mean: float | None, std: float, seeds: int, pruned: 
 def setting(values: Mapping[str, Any]) -> str:
     """The options of a setting that vary; numbers that were drawn are rounded.
 
-    >>> setting({"local.lr": 0.012345, "weighting": "even"}), setting({})
-    ('local.lr = 0.0123, weighting = even', 'as in the study')
+    >>> setting({"local.lr": 0.012345, "privacy.unit": None}), setting({})
+    ('local.lr = 0.0123, privacy.unit = none', 'as in the study')
     """
     return ", ".join(f"{name} = {option(value)}" for name, value in values.items()) or "as in the study"
 
 
 def option(value: Any) -> str:
     """The value of an option; numbers with three digits."""
+    if value is None:
+        return "none"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
@@ -201,18 +203,18 @@ def format_time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def number_range(numbers: Iterable[int]) -> str:
+def number_range(numbers: Iterable[int], between: str = ", ") -> str:
     """Numbers by their range.
 
-    >>> number_range([3]), number_range([1, 3]), number_range([1, 2, 3])
-    ('3', '1, 3', '1 to 3')
+    >>> number_range([3]), number_range([1, 3]), number_range([1, 3], " or "), number_range([1, 2, 3])
+    ('3', '1, 3', '1 or 3', '1 to 3')
     """
     known = sorted(set(numbers))
     if not known:
         return "–"
     if len(known) > 2:
         return f"{known[0]} to {known[-1]}"
-    return ", ".join(map(str, known))
+    return between.join(map(str, known))
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from result_folders import Build, Page, audit_record
+from result_folders import Build, Page, audit_record, page_on
 
 from isthmus.errors import IsthmusError
 from isthmus.report.report import write_report
@@ -42,7 +42,7 @@ def test_an_audit_of_another_study_that_was_in_the_folder_is_not_shown(build: Bu
 def test_of_two_folders_each_audit_has_its_methods_name_on_the_page(build: Build) -> None:
     first, second = build("a", ("fedavg",), (0,)), build("b", ("fedavg",), (1,))
     write_audit(second, audit_record(second))
-    assert "fedavg (b): membership" in Page(write_report([first, second])).text
+    assert "fedavg (b): membership" in page_on(first, second).text
 
 
 def test_a_broken_audit_is_named(build: Build) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from result_folders import Build, Page
+from result_folders import Build, Page, page_on
 
 from isthmus.report.report import write_report
 
@@ -36,7 +36,7 @@ def test_every_setting_has_its_own_best_method(build: Build) -> None:
             if line["metric"] in ("test_accuracy", "val_accuracy"):
                 line["mean"] = due.get(line["method"], 0.4) + 0.01
 
-    page = Page(write_report([build("first"), build("other", change=other)]))
+    page = page_on(build("first"), build("other", change=other))
     assert page.text.count("Is the lead more than luck?") == 1
     assert "Gain of fedsage (first)" in page.text
     assert "Gain of fedavg (other)" in page.text

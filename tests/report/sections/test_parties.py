@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from result_folders import PARTIES, SEEDS, Build, Page, cut, said_over, write_folder
+from result_folders import PARTIES, SEEDS, Build, Page, cut, page_on, said_over, write_folder
 
 from isthmus.report.report import write_report
 
@@ -110,7 +110,7 @@ def test_results_without_cuts_still_make_a_page(build: Build) -> None:
 def test_folders_with_the_same_cuts_share_a_part(build: Build) -> None:
     first, second = build("a"), build("b")
     third = build("c", change=with_cuts(cut(SEEDS, parties=3)))
-    text = section(Page(write_report([first, second, third])))
+    text = section(page_on(first, second, third))
     assert "<h3>a and b</h3>" in text
     assert "<h3>c</h3>" in text
     assert text.count("<svg") == 2

@@ -6,7 +6,7 @@ import statistics
 from functools import partial
 from typing import Any
 
-from result_folders import SEEDS, Build, Page, run
+from result_folders import SEEDS, Build, Page, page_on, run
 
 from isthmus.report.report import write_report
 
@@ -99,7 +99,7 @@ def test_parties_of_another_study_are_not_compared(build: Build) -> None:
         parts["results"]["study"]["data"]["name"] = "citeseer"
 
     other = build("other", methods=("fedavg",), change=elsewhere)
-    both = Page(write_report([build("alone", methods=("local", "fedsage")), other]))
+    both = page_on(build("alone", methods=("local", "fedsage")), other)
     gaining = [row[0].split()[0] for row in both.rows if len(row) == 5 and row[3].startswith("party-")]
     assert gaining == ["fedsage"], "parties of another study are others, even with the same names"
     assert "Bold:" not in both.text

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from result_folders import Build, Page, of_another_task
+from result_folders import Build, Page, of_another_task, page_on
 
 from isthmus.report.report import write_report
 
@@ -51,7 +52,7 @@ def test_no_two_tables_of_figures_have_the_same_title(build: Build) -> None:
 
 def test_folders_with_different_methods_stand_in_one_table(build: Build) -> None:
     first, second = build("a", ("fedavg",)), build("b", ("fedsage",))
-    page = Page(write_report([first, second]))
+    page = page_on(first, second)
     assert page.names("Validation accuracy") == ["fedavg", "fedsage"]
     assert "fedsage reached" in page.text
     assert "fedavg reached" not in page.text
@@ -76,3 +77,23 @@ def test_figures_of_each_label_stand_in_a_table_by_their_names(build: Build) -> 
     assert "Recall (%) of the test items, mean ± standard deviation over seeds." in page.text
     assert page.row("ill") == ["ill", "8", "62.5 ± 17.7", "62.5 ± 17.7"]
     assert page.row("well") == ["well", "40", "–", "–"]
+
+
+def test_the_last_round_is_chosen_or_reported_without_a_choice(build: Build) -> None:
+    def last(select: str) -> Callable[[dict[str, Any]], None]:
+        def change(parts: dict[str, Any]) -> None:
+            for run in parts["results"]["runs"]:
+                run["chosen_round"] = run["rounds"]
+            for method in parts["results"]["methods"].values():
+                method["select"] = select
+
+        return change
+
+    chosen = build("chosen", ("fedavg",), change=last("validation"))
+    rule = "A run reports one round, chosen on validation data; test data chose nothing."
+    assert f"{rule} For fedavg validation data chose the last round." in Page(write_report([chosen])).text
+    folders = [chosen, build("fixed", ("local", "fedavg"), change=last("last")), build("early", ("fedsage",))]
+    assert (
+        "Runs of local and fedavg (fixed) report their last round; all other runs report one chosen on validation "
+        "data; test data chose nothing. For fedavg (chosen) validation data chose the last round."
+    ) in page_on(*folders).text

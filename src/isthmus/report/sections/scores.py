@@ -94,16 +94,21 @@ def _best(findings: Findings, setting: Setting, metric: str) -> str | None:
 
 
 def _round_note(findings: Findings, setting: Setting) -> str:
-    choices = [findings.round_choice(method) for method in setting.methods if findings.runs_of(method)]
-    if not any(choices):
+    choices = {each: findings.round_choice(each) for each in setting.methods if findings.runs_of(each)}
+    if not any(choices.values()):
         return "Which round a run reports was not recorded."
     text = "Every run reports its last round."
-    if "validation" in choices:
-        text = "A run reports one round, chosen on validation data; test data chose nothing."
+    if "validation" in choices.values():
         finished = [run for run in setting.runs if run.chosen_round is not None]
         early = {run.method for run in finished if run.chosen_round != run.rounds}
-        last = [method for method in dict.fromkeys(run.method for run in finished) if method not in early]
-        text += f" For {wording.join_words(last)} it was the last." if last else ""
+        late = [method for method in dict.fromkeys(run.method for run in finished) if method not in early]
+        unchosen = [method for method in late if choices[method] == "last"]
+        chosen = [method for method in late if method not in unchosen]
+        text = "A run reports one round, chosen on validation data; test data chose nothing."
+        if unchosen:
+            others = "all other runs report one chosen on validation data; test data chose nothing."
+            text = f"Runs of {wording.join_words(unchosen)} report their last round; {others}"
+        text += f" For {wording.join_words(chosen)} validation data chose the last round." if chosen else ""
     if any(run.under_way for run in setting.runs):
         text += " One that is under way shows its last round so far."
     return text
