@@ -47,7 +47,7 @@ def test_import_loads_no_heavy_package() -> None:
 
 def test_reading_results_loads_no_heavy_package() -> None:
     code = (
-        "import sys, json, isthmus.report.compare, isthmus.report.report, isthmus.report.saved, isthmus.cli.comparing;"
+        "import sys, json, isthmus.report.compare, isthmus.report.report, isthmus.saved, isthmus.cli.comparing;"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
     )
     assert {"torch", "torch_geometric"}.isdisjoint(in_new_process(code))

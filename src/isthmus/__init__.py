@@ -48,8 +48,8 @@ _MODULES = {
     "load_model": "isthmus.study.models",
     "TrainedModel": "isthmus.study.models",
     "export_model": "isthmus.study.export",
-    "load_results": "isthmus.report.saved",
-    "SavedResults": "isthmus.report.saved",
+    "load_results": "isthmus.saved",
+    "SavedResults": "isthmus.saved",
     "Results": "isthmus.study.results",
     "Study": "isthmus.study.config",
     "load_graph": "isthmus.result_files",
@@ -83,9 +83,9 @@ if TYPE_CHECKING:
     from isthmus.nn.per_party import per_party as per_party
     from isthmus.report.compare import compare as compare
     from isthmus.report.report import write_report as write_report
-    from isthmus.report.saved import SavedResults as SavedResults
-    from isthmus.report.saved import load_results as load_results
     from isthmus.result_files import load_graph as load_graph
+    from isthmus.saved import SavedResults as SavedResults
+    from isthmus.saved import load_results as load_results
     from isthmus.study.config import Study as Study
     from isthmus.study.export import export_model as export_model
     from isthmus.study.models import TrainedModel as TrainedModel

@@ -63,9 +63,9 @@ class SavedResults:
         self, method: str | None = None, seed: int | None = None, *, party: str | None = None, module: Any = None
     ) -> Any:
         """A trained model of the folder, ready for new data; the arguments are those of `isthmus.load_model`."""
-        import isthmus  # its public name: this room imports nothing of the study
+        from isthmus.study.models import load_model  # tables need no PyTorch
 
-        return isthmus.load_model(self.folder, method, seed=seed, party=party, module=module)
+        return load_model(self.folder, method, seed=seed, party=party, module=module)
 
 
 def load_results(folder: Path | str) -> SavedResults:
