@@ -159,21 +159,27 @@ PRIVATE: Mapping[str, dict[str, Any]] = {
         "privacy": {"unit": "node", "epsilon": 8.0, "neighbours": 200},
         "model": {"encoder": "gap", "hidden": 8, "dropout": 0.0},
     },
+    "crossing edges": {
+        "methods": [{"name": "fedgcn", "rounds": 2}],
+        "privacy": {"unit": "edge", "epsilon": 8.0},
+        "protect": {"total": "masks"},
+        "model": {"encoder": "gap", "hidden": 8},
+    },
 }
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("unit", PRIVATE)
+@pytest.mark.parametrize("case", PRIVATE)
 def test_a_private_study_spends_what_it_says_and_its_dossiers_are_signed(
-    unit: str, federation: Federation, tmp_path: Path
+    case: str, federation: Federation, tmp_path: Path
 ) -> None:
-    _, toml = put(study_of("fedavg", rounds=2, **PRIVATE[unit]), federation, tmp_path)
+    _, toml = put(study_of("fedavg", rounds=2, **PRIVATE[case]), federation, tmp_path)
     out, kits = tmp_path / "out", federation.kits
     done = federation.run(toml, out)
     assert done.returncode == 0, done.stderr + federation.log("server")
     (run,) = json.loads((out / "results.json").read_text())["runs"]
-    assert run["privacy"]["of"] == unit
-    assert run["privacy"]["epsilon"] == pytest.approx(PRIVATE[unit]["privacy"]["epsilon"])
+    assert run["privacy"]["of"] == PRIVATE[case]["privacy"]["unit"]
+    assert run["privacy"]["epsilon"] == pytest.approx(PRIVATE[case]["privacy"]["epsilon"])
     for words in (
         ("dossier", out, "--kit", kits / "admin"),
         ("dossier", "verify", out, "--kit", kits / "party-0"),
