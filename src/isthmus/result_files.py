@@ -26,6 +26,8 @@ FORMAT = 1
 
 STUDY, RESULTS = "study.toml", "results.json"
 HISTORY, LEDGER, SET_UP, COORDINATES = "history.parquet", "ledger.parquet", "set-up.parquet", "places.parquet"
+STATE = ".state"
+"""Folder inside the result folder with what a killed study needs to resume; deleted when the study is done."""
 DOSSIER = "dossier.json"
 """The document on a run, which `isthmus dossier` writes: in its result folder, or in a party's kit."""
 _NODES, _EDGES = "nodes.safetensors", "edges.parquet"

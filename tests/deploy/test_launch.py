@@ -18,9 +18,10 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import PartyStanding
 from isthmus.methods.base import Method
 from isthmus.report.report import write_report
+from isthmus.result_files import STATE
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
-from isthmus.study.run import STATE, Watcher, hold_folder
+from isthmus.study.run import Watcher, hold_folder
 
 pytest.importorskip("nvflare")
 from isthmus.deploy.admin import JobState, Standing

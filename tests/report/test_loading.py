@@ -96,3 +96,9 @@ def test_each_setting_has_its_own_main_metric(build: Build) -> None:
         "first": "test_accuracy",
         "other": "test_roc_auc",
     }
+
+
+def test_a_study_that_was_stopped_is_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "out" / ".state").mkdir(parents=True)
+    with pytest.raises(IsthmusError, match="its study has not finished; go on with --resume"):
+        read_folders([tmp_path / "out"])

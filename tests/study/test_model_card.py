@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.party_folders import two_drafts
 
+import isthmus
 from isthmus.study.config import Study
 from isthmus.study.model_card import model_card, wilson
 from isthmus.study.run import run_study
@@ -54,3 +55,13 @@ def test_an_interval_lies_between_0_and_1_and_holds_the_share(share: float) -> N
     assert -1e-12 <= low <= share + 1e-12
     assert share - 1e-12 <= high <= 1 + 1e-12
     assert high - low > wilson(share, 200)[1] - wilson(share, 200)[0]
+
+
+def test_a_card_says_who_trained(tmp_path: Path) -> None:
+    names = {
+        "local": "by each party alone", "centralized": "on the data of all parties in one place",
+        "fedavg": "by several parties together",
+    }  # fmt: skip
+    isthmus.run(list(names), "banks", rounds=1, out=tmp_path / "out")
+    for name, by in names.items():
+        assert f", trained {by} with Isthmus" in (tmp_path / "out" / "weights" / f"{name}-0.md").read_text()

@@ -259,6 +259,26 @@ def test_a_module_of_ones_own_is_given_again(tmp_path: Path) -> None:
         replace(results, own_models={}).model()
 
 
+@pytest.mark.parametrize(
+    ("method", "unit", "noted"), [("fedgcn", "edge", 1), ("local", "edge", 1), ("local", "node", 0)]
+)
+def test_a_model_trained_on_noisy_sums_says_that_it_reads_exact_ones(method: str, unit: str, noted: int) -> None:
+    privacy = {"unit": unit, "epsilon": 8.0, **({"neighbours": 300} if unit == "node" else {})}
+    results = isthmus.run(method, "banks", rounds=1, model="gap", privacy=privacy)
+    model = results.model(party="party-0" if method == "local" else None)
+    model.predict("banks") if method == "fedgcn" else model.predict(Study().load(0).parties[0])
+    notes = [note for note in model.notes if "noise" in note]
+    assert (
+        notes
+        == [
+            "the model was trained on sums over neighbours with noise and reads exact ones here: its scores "
+            "differ from the study's"
+        ]
+        * noted
+    )
+    assert not [note for note in model.notes if "at once" in note]
+
+
 def test_a_method_of_ones_own_is_asked_for_by_its_file(tmp_path: Path) -> None:
     model = isthmus.run("fedavg", rounds=1).model()
     description = {**model.description, "method": {"name": "mine"}, "code": {"own:Mine": "1f"}}

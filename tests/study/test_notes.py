@@ -121,7 +121,9 @@ def test_a_majority_predictor_is_marked_in_table_report_and_headline(tmp_path: P
     assert [run.majority_score for run in results.runs] == [0.5, 0.5]
     due = "fedavg is no better than the majority class of the test items, whose ROC AUC is 50.0 %"
     assert results.notes == [due]
-    assert list(results_table(results, Console()).columns[0].cells) == ["fedavg *", "majority"]
+    table = results_table(results, Console())
+    assert list(table.columns[0].cells) == ["fedavg *", "majority"]
+    assert table.caption == "* no better than the majority class"
     findings = read_folders([tmp_path / "out"])
     assert [findings.is_majority(name) for name in ("fedavg", "majority")] == [True, False]
     page = isthmus.write_report([tmp_path / "out"]).read_text()
@@ -235,9 +237,9 @@ def test_a_rare_class_is_a_note_unless_a_metric_or_weights_are_chosen() -> None:
 
     (note,) = notes()
     assert note == (
-        "class 1 is rare, 7.5% of the labels: a model that never predicts it can have an accuracy of 92.5%, so judge "
-        "by another metric, and weigh classes in the loss: metric='average_precision' and "
-        "task={'class_weights': 'balanced'}"
+        "class 1 is rare, 7.5% of the labels: a model that never predicts it can have an accuracy of 92.5% (and ROC "
+        "AUC tells little of it), so judge by another metric, and weigh classes in the loss: "
+        "metric='average_precision' and task={'class_weights': 'balanced'}"
     )
     assert notes(metric="average_precision") == notes(task={"class_weights": "balanced"}) == []
     with flags_in_messages():

@@ -35,11 +35,12 @@ from isthmus.methods.local import Local
 from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Gat, Gcn, Sgc
+from isthmus.result_files import STATE
 from isthmus.study import run as study_run
 from isthmus.study.config import Study, merge, read_toml
 from isthmus.study.loop import RunResult
 from isthmus.study.processes import ProcessKilled
-from isthmus.study.run import STATE, Watcher, hold_folder, run, run_study
+from isthmus.study.run import Watcher, hold_folder, run, run_study
 from isthmus.study.setup import module_for, task_for
 from isthmus.tasks.classification import NodeClassification
 

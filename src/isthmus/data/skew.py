@@ -49,9 +49,10 @@ def rare_class(counts: Sequence[int], names: Sequence[str], remedy: str) -> str:
         return ""
     share = counts[rarest] / sum(counts)
     name = f"'{names[rarest]}'" if names else f"class {rarest}"
+    ranked = " (and ROC AUC tells little of it)" if len(counts) == 2 else ""
     return (
         f"{name} is rare, {share:.1%} of the labels: a model that never predicts it can have an accuracy of "
-        f"{1 - share:.1%}, so judge by another metric, and weigh classes in the loss: {remedy}"
+        f"{1 - share:.1%}{ranked}, so judge by another metric, and weigh classes in the loss: {remedy}"
     )
 
 

@@ -99,9 +99,8 @@ def coordinate(
             check_task(method, task)
             method = suited(method, study.encoder(), task.level)
             method.check(module)
-            about = describe_model(
-                method, study.encoder(), task, seed, agreement.inputs, agreement.labels, agreement.encoding()
-            )
+            read = agreement.inputs, agreement.labels, agreement.encoding()
+            about = describe_model(method, study.encoder(), task, seed, *read, study.named_privacy())
             where: dict[str, Any] = {"seed": seed, "save_every": save_every, "transport": transport, **options}
             where["privacy"] = study.named_privacy()
             run = Run(method, (), task, module, description=about, features=agreement.features, **where)

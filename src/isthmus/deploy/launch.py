@@ -18,10 +18,11 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.models import GROUP_NAME
 from isthmus.methods.base import Method
+from isthmus.result_files import STATE
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, sort_runs
-from isthmus.study.run import STATE, Watcher, hold_folder, prepare_folder
+from isthmus.study.run import Watcher, hold_folder, prepare_folder
 from isthmus.tasks.base import Task
 
 if TYPE_CHECKING:

@@ -182,7 +182,8 @@ class Member(PartySide):
         labels = tuple(own.labels or own.tasks or ())
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
         columns |= self._known_categories()
-        self.description = describe_model(method, encoder, task, seed, party.inputs, labels, columns)
+        about = task, seed, party.inputs, labels, columns, study.named_privacy()
+        self.description = describe_model(method, encoder, *about)
         where: dict[str, Any] = {"seed": seed, "noise_key": self._noise_key(seed)}
         where["private"] = private_answers(study.named_privacy(), method, module, task)
         self.site = method.site([party], task, module, **where)

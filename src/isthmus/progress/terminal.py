@@ -253,6 +253,8 @@ def _results_table(results: Results, columns: Sequence[tuple[str, Sequence[str]]
         marked = is_majority(runs) and roles.get(method) != "constant"
         cells = [column[at] for _, column in columns]
         table.add_row(f"{method} *" if marked else method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
+        if marked:
+            table.caption, table.caption_justify = "* no better than the majority class", "left"
     return table
 
 

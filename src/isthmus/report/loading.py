@@ -16,7 +16,7 @@ from isthmus import result_files, store
 from isthmus.data.description import CutDescription
 from isthmus.errors import IsthmusError, path_of, similar_path, writes_flags
 from isthmus.report import wording
-from isthmus.result_files import COORDINATES, HISTORY, LEDGER, RESULTS, SET_UP, STUDY, AuditRecord, Search
+from isthmus.result_files import COORDINATES, HISTORY, LEDGER, RESULTS, SET_UP, STATE, STUDY, AuditRecord, Search
 from isthmus.tasks.metrics import METRICS, metric_of
 
 _WITHOUT_CHOICE = ("graph-clustering",)
@@ -367,7 +367,8 @@ def read_folder(folder: Path) -> ResultFolder:
     """Read one result folder."""
     for name in (STUDY, RESULTS, HISTORY, LEDGER):
         if not (folder / name).exists():
-            remedy = similar_path(folder) or ": name a folder that a finished study has written"
+            begun = ": its study has not finished; go on with --resume" if (folder / STATE).exists() else ""
+            remedy = begun or similar_path(folder) or ": name a folder that a finished study has written"
             raise IsthmusError(f"no {name} in '{folder}'{remedy}")
     results = read_results(folder)
     try:

@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.data.description import CutDescription
+from isthmus.methods.base import Method
 from isthmus.result_files import DOSSIER
 from isthmus.study.loop import RunResult
 from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
 from isthmus.version import VERSION
+
+_BY = {
+    "federated": "by several parties together", "pooled": "on the data of all parties in one place",
+    "alone": "by each party alone", "constant": "on labels alone, by several parties together,",
+}  # fmt: skip
+"""How methods of a role train."""
 
 PAGE = Path(DOSSIER).with_suffix(".html").name
 """The page of the run's dossier, in the folder above the card."""
@@ -35,13 +42,13 @@ def model_card(
     """
     about = run.description
     encoder, task = about["model"].get("encoder", "a module of its own"), about["task"]["name"]
-    labels = about["labels"]
+    labels, trained = about["labels"], _BY[Method.named(about["method"]["name"]).role]
     trained_for = Task.named(task).read({key: value for key, value in about["task"].items() if key != "name"}, "task")
     lines = [
         f"# Model of {run.method}, seed {run.seed}",
         "",
-        f"A graph model for {task}, trained by several parties together with Isthmus {VERSION}. Use it with "
-        "`isthmus predict`, or `isthmus.load_model` in Python.",
+        f"A graph model for {task}, trained {trained} with Isthmus {VERSION}. Use it with `isthmus predict`, or "
+        "`isthmus.load_model` in Python.",
         "",
         "## What it is",
         "",

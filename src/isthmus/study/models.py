@@ -24,9 +24,11 @@ from isthmus.errors import IsthmusError, did_you_mean, format_option, path_of, s
 from isthmus.federation import wire
 from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
+from isthmus.nn.aggregation import aggregations
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.weights import Weights, initial_weights
 from isthmus.own_code import identify
+from isthmus.privacy.options import EdgePrivacy, NodePrivacy, Privacy
 from isthmus.study.new_parties import NewData, NewParty, check_level, new_parties
 from isthmus.study.own_models import GIVEN, OwnModel, code_of, model_table, named_encoder, with_saved_options
 from isthmus.study.setup import check_owned_once, extended, module_of, outline
@@ -69,6 +71,7 @@ def describe_model(
     inputs: Inputs,
     labels: Sequence[str] = (),
     encoding: Mapping[str, Any] | None = None,
+    privacy: Privacy | None = None,
 ) -> dict[str, Any]:
     """What a run's models need beside their weights, as plain values.
 
@@ -77,6 +80,7 @@ def describe_model(
         inputs: what the model may read of the data.
         labels: names of the classes, or of the tasks.
         encoding: how columns of files become features; None if the data come as numbers.
+        privacy: what the study hides.
     """
     return {
         "method": {"name": method.name, **method.model_dump()},
@@ -90,6 +94,7 @@ def describe_model(
         "labels": list(labels),
         "encoding": encoding,
         "code": _sources(method, encoder, task),
+        "privacy": "" if privacy is None else privacy.name,
     }
 
 
@@ -228,7 +233,10 @@ class TrainedModel:
         together = self.method.predicts_together and len(names) == len(found) and set() < crossing <= names
         if together and self.method.disjoint:
             check_owned_once(self.method, [each.party for each in found])
-        if not together:
+        if self._trained_on_noise:
+            noisy = "the model was trained on sums over neighbours with noise and reads exact ones here"
+            self.notes = [*self.notes, f"{noisy}: its scores differ from the study's"]
+        elif not together:
             self.notes = [*self.notes, *self._notes_on_borders(partners)]
         for group in [found] if together else [[each] for each in found]:
             site = self.method.predictor(
@@ -239,6 +247,13 @@ class TrainedModel:
             for at, each in enumerate(group):
                 with site.asked([at]):
                     yield each, site
+
+    @property
+    def _trained_on_noise(self) -> bool:
+        """Whether the study's noise was in what the model read; a node's hides only what leaves its party."""
+        unit, alone = self.description.get("privacy", ""), self.method.role == "alone"
+        hidden = unit == EdgePrivacy.name or (unit == NodePrivacy.name and not alone)
+        return hidden and bool(aggregations(self.module))
 
     def _notes_on_borders(self, partners: Mapping[str, Sequence[str]]) -> list[str]:
         """Return a note for each party whose edges to others the method trained on, but does not read here."""

@@ -34,7 +34,11 @@ from isthmus.tasks.ranking import OF_ONE_CLASS
 
 
 def data_notes(
-    methods: Sequence[Method], parties: Sequence[Party], cut: CutDescription, task: Mapping[str, Any]
+    methods: Sequence[Method],
+    parties: Sequence[Party],
+    cut: CutDescription,
+    task: Mapping[str, Any],
+    seed: int | None = None,
 ) -> list[str]:
     """One line for each method that finds nothing of what it is for in these data, or leaves a part of them out.
 
@@ -43,8 +47,10 @@ def data_notes(
 
     Arguments:
         task: options of the task that the study gives.
+        seed: that the cut is of, where other seeds have others.
     """
     notes = []
+    drawn = "" if seed is None else f"with seed {seed} "
     if len(parties) == 1 and (names := [method.label for method in methods if method.role == "federated"]):
         notes.append(f"there is one party, so nothing is federated: its data alone train {', '.join(names)}")
     for method in methods:
@@ -53,7 +59,7 @@ def data_notes(
         notes += [f"{method.label} {each}" for each in method.left_out(parties)]
         if parties[0].edge_width and not method.typed:
             notes.append(f"{method.label} leaves out the {parties[0].edge_width} features of edges (edge_attr)")
-    notes += filter(None, [cut.split_note])
+    notes += [f"{drawn}{cut.split_note}"] if cut.split_note else []
     if cut.kind != "class" or cut.level == "pair":
         return notes + _far_from_one(parties)
     notes += _common_class(cut, task)
@@ -63,8 +69,9 @@ def data_notes(
         settings = {"task.metric": rare_metric(counts), "task.class_weights": "balanced"}
         remedy = " and ".join(format_option(path, value) for path, value in settings.items())
         if note := rare_class(counts, cut.labels, remedy):
-            return [*notes, note, *_rare_classes(parties, cut, known=rarest_class(counts))]
-    return notes + _rare_classes(parties, cut)
+            notes.append(note)
+            return notes + [drawn + each for each in _rare_classes(parties, cut, known=rarest_class(counts))]
+    return notes + [drawn + each for each in _rare_classes(parties, cut)]
 
 
 def _far_from_one(parties: Sequence[Party]) -> list[str]:

@@ -30,6 +30,7 @@ from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.own_code import identify, reference_of
+from isthmus.result_files import STATE
 from isthmus.study.config import Loaded, Study, check_distinct, check_no_effect, code_table, merge
 from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
@@ -44,8 +45,6 @@ from isthmus.study.settings import combine, flatten, recorded
 from isthmus.study.setup import check_labelled, module_for, needs_whole, suited, task_of
 from isthmus.tasks.base import Task
 
-STATE = ".state"
-"""Folder inside the result folder with what a killed study needs to resume; deleted when the study is done."""
 MARK = "study"
 """File in it that says which study it belongs to."""
 DATA = "fingerprint of the data"
@@ -136,7 +135,8 @@ def run_study(
     methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
     held = first.fingerprint
     notes = protocol_notes(study.protocol, {"data": study.data, "partition": study.partition})
-    notes += data_notes(study.listed_methods(), first.parties, first_cut, study.task)
+    of_seed = study.seeds[0] if len(study.seeds) > 1 else None
+    notes += data_notes(study.listed_methods(), first.parties, first_cut, study.task, of_seed)
     notes += model_notes(study.trained_encoders(), first.parties, first.task)
     notes += [] if first.by_workers else probability_notes(study.trained_encoders(), first.parties, first.task)
     existed = out is not None and out.exists()
@@ -202,7 +202,8 @@ def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options
     parties = loaded.parties
     if loaded.by_workers and (method.role == "pooled" or needs_whole(parties, loaded.task)):
         parties = study.load(seed).parties
-    description = describe_model(method, encoder, loaded.task, seed, parties[0].inputs, loaded.labels, loaded.encoding)
+    about = loaded.task, seed, parties[0].inputs, loaded.labels, loaded.encoding, study.named_privacy()
+    description = describe_model(method, encoder, *about)
     return Run(
         method, parties, loaded.task, module, seed=seed, device=device, wire=study.wire, description=description,
         privacy=study.named_privacy(), **options,
@@ -628,7 +629,7 @@ def run(
             for plain, trained in zip(chosen, models, strict=True):
                 each = suited(plain, trained, learned.level)
                 module = module_for(trained, held, learned, at)
-                about = describe_model(each, trained, learned, at, held[0].inputs, labels, encoding)
+                about = describe_model(each, trained, learned, at, held[0].inputs, labels, encoding, hidden)
                 where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
                 where["privacy"] = hidden
                 runs.append(Run(each, held, learned, module, description=about, **where).go())
@@ -651,7 +652,9 @@ def run(
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
     runs = sort_runs(runs, [each.label for each in chosen])
-    notes = [*protocol_notes(protocol, whole), *data_notes(listed, held, cuts[at], plan.task)]
+    of_seed = at if len(plan.seeds) > 1 else None
+    notes = [*protocol_notes(protocol, whole)]
+    notes += data_notes(listed, held, cuts[at], plan.task, of_seed)
     notes += model_notes(models, held, learned) + probability_notes(models, held, learned)
     given_models = own_models({each.label: trained for each, trained in zip(chosen, models, strict=True)})
     results = Results(

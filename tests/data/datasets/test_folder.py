@@ -84,10 +84,7 @@ def test_what_may_not_be_meant_is_noted(folder, tmp_path):
     draft = graph_draft("west", None, 200).put("split", ["train"] * 7 + ["val"])
     draft.write(folder / "west")
     found = PartyFolders(path=str(folder)).load(seed=0)
-    lacking = (
-        "Note: a split lacks a class that the party has: 'val' at 1 of 3 parties (to choose the splits, add a column "
-        "'split')."
-    )
+    lacking = "Note: a split lacks a class that the party has: 'val' at 1 of 3 parties (the column 'split' says so)."
     assert found.notes == f"Note: west: nodes.parquet: no row is in the split 'test'. {lacking}"
     links = Study.of({"data": {"name": "folder", "path": str(folder)}, "task": {"name": "link-prediction"}})
     assert links.cut_data(0).note == found.note

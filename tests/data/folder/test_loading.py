@@ -106,6 +106,17 @@ def test_differing_settings_are_reported(tmp_path, change, due):
     assert found == {"north": [], "south": due}
 
 
+def test_of_several_parties_the_odd_one_is_named(tmp_path):
+    for at, name in enumerate(("a", "b", "c")):
+        draft = graph_draft(name, None, 100 * at)
+        draft.settings["labels"] = ["low", "high", *(["odd"] if name == "a" else [])]
+        draft.write(tmp_path / name)
+    _, problems = check_folders(tmp_path)
+    assert [(folder.name, each.what) for folder, own in problems.items() for each in own if each.severe] == [
+        ("a", "'labels' differs from that of party 'b': make them equal")
+    ]
+
+
 def test_differing_level_and_ids_are_reported(tmp_path):
     found = reports(write(tmp_path, graph_draft("a", partner=None), collection_draft("b")))
     assert "party.toml: 'level' differs from that of party 'a': make them equal" in found["b"]

@@ -36,7 +36,7 @@ def test_pooled_mean_and_worst_stand_side_by_side(build: Build) -> None:
     ]
     means = [f"{100 * statistics.mean(values):.1f} ± {100 * statistics.stdev(values):.1f}" for values in columns]
     assert row[1:-1] == means
-    assert "At each party, the model that the server sent was evaluated." in page.text
+    assert "At each party was evaluated: the model that the server sent (fedavg, fedsage)." in page.text
 
 
 def test_one_seed_has_no_deviation_over_parties(build: Build) -> None:
@@ -92,6 +92,18 @@ def test_who_gains_over_training_alone(build: Build) -> None:
     assert "against their own model, trained alone: test accuracy in points" in page.text
     without = Page(write_report([build("without", methods=("fedavg",))]))
     assert "trained alone" not in without.text
+
+
+def test_who_trained_nothing_alone_is_not_compared(build: Build) -> None:
+    def idle(parts: dict[str, Any]) -> None:
+        for cut in parts["results"]["cuts"]:
+            next(each for each in cut["parties"] if each["name"] == "party-1")["train"] = 0
+
+    page = Page(write_report([build(change=idle)]))
+    assert "Without party-1: no training item, so nothing was trained there." in page.text
+    gains = [row for row in page.rows if row[0].startswith("fedavg") and len(row) == 5]
+    assert gains
+    assert not any("party-1 " in cell for row in gains for cell in row[3:])
 
 
 def test_parties_of_another_study_are_not_compared(build: Build) -> None:

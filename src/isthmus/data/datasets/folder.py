@@ -70,7 +70,8 @@ class PartyFolders(PartyData):
         known = Encoding(columns, {name: {**first[name], **second[name]} for name in columns}).to_dict()
         encoding = {**known, "molecules": settings.smiles and settings.smiles.features}
         dated = isinstance(settings, DatabaseSettings) and bool(tables_with_moments(settings.tables))
-        about: dict[str, Any] = {"note": note, "label_note": note_on_splits(parties), "labels": labels, "dated": dated}
+        lacking = note_on_splits(parties, given=all(each.splits is not None for each in contents))
+        about: dict[str, Any] = {"note": note, "label_note": lacking, "labels": labels, "dated": dated}
         return Pool(None, settings.outputs, parties=tuple(parties), encoding=encoding, **about)
 
 

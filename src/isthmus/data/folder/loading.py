@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -131,8 +133,12 @@ def _build_typed(
     return Party.of_graph(name, graph, border=border, **more)
 
 
-def note_on_splits(parties: Sequence[Party]) -> str:
-    """Say how many parties have a split without a class that the party holds; nothing if none has."""
+def note_on_splits(parties: Sequence[Party], *, given: bool = False) -> str:
+    """Say how many parties have a split without a class that the party holds; nothing if none has.
+
+    Arguments:
+        given: the parties' files say what each row is for.
+    """
     lacking: dict[str, int] = {}
     for party in parties:
         y = party.graph.y
@@ -143,7 +149,8 @@ def note_on_splits(parties: Sequence[Party]) -> str:
     if not lacking:
         return ""
     counts = ", ".join(f"'{split}' at {count:,} of {len(parties):,} parties" for split, count in lacking.items())
-    return f"Note: a split lacks a class that the party has: {counts} (to choose the splits, add a column 'split')."
+    remedy = "the column 'split' says so" if given else "to choose the splits, add a column 'split'"
+    return f"Note: a split lacks a class that the party has: {counts} ({remedy})."
 
 
 def _splits(contents: Contents, seed: int, train: float, val: float) -> dict[str, Tensor]:
@@ -160,12 +167,12 @@ def _problems_between(usable: dict[Path, Contents]) -> dict[Path, list[Problem]]
     problems: dict[Path, list[Problem]] = {folder: [] for folder in usable}
     names: dict[str, Path] = {}
     for folder, contents in usable.items():
-        name, first = contents.settings.name, next(iter(usable.values()))
+        name = contents.settings.name
         if name in names:
             what = f"name '{name}' is also used in {names[name]}: give each party its own name"
             problems[folder].append(Problem(FILE, what))
         names[name] = folder
-        problems[folder] += _differing_settings(contents, first)
+        problems[folder] += _differing_settings(contents, _usual(list(usable.values())))
     parties = {name: usable[folder] for name, folder in names.items()}
     for folder, contents in usable.items():
         problems[folder] += [*_problems_with_owners(contents, parties), *_rows_of_several(contents, parties)]
@@ -192,8 +199,14 @@ def _problems_with_classes(contents: Sequence[Contents]) -> list[Problem]:
     return [Problem(settings.items_file, what, severe=False, minor=True)]
 
 
+def _usual(contents: Sequence[Contents]) -> Contents:
+    """The first party whose settings are those of most."""
+    common = [json.dumps(each.settings.common, sort_keys=True, default=str) for each in contents]
+    return contents[common.index(Counter(common).most_common(1)[0][0])]
+
+
 def _differing_settings(contents: Contents, first: Contents) -> list[Problem]:
-    """Return settings that must be equal at all parties but differ from the first party's."""
+    """Return settings that must be equal at all parties but differ from another party's."""
     other = first.settings.name
     differ = [key for key, value in contents.settings.common.items() if value != first.settings.common[key]]
     if contents.database is not None and first.database is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from statistics import fmean
 
+from isthmus.data.description import few_names
 from isthmus.report import charts, page, wording
 from isthmus.report.loading import Findings, OverParties, Setting
 
@@ -24,7 +25,8 @@ def section(findings: Findings) -> str:
             continue
         body = _over_parties(findings, setting, metric)
         if means := _party_means(setting, metric):
-            body += _gains(findings, means, metric) + _chart(findings, means, metric) + _party_table(means, metric)
+            body += _gains(findings, setting, means, metric)
+            body += _chart(findings, means, metric) + _party_table(means, metric)
         parts.append(page.heading(setting.name, "h4") + body)
     return f"<h3>Party by party</h3>{''.join(parts)}" if parts else ""
 
@@ -84,7 +86,7 @@ def _evaluated_note(findings: Findings, setting: Setting) -> str:
         for evaluated in sorted({run.evaluated for run in findings.runs_of(method) if run.evaluated}):
             methods.setdefault(evaluated, []).append(method)
     texts = {which: _EVALUATED.get(which, f"the model '{which}'") for which in methods}
-    if len(texts) == 1:
+    if len(texts) == 1 and set(findings.federated(setting.methods)) == set(setting.methods):
         return f"At each party, {next(iter(texts.values()))} was evaluated."
     each = [f"{texts[which]} ({', '.join(names)})" for which, names in methods.items()]
     return f"At each party was evaluated: {'; '.join(each)}." if each else ""
@@ -100,15 +102,18 @@ def _party_means(setting: Setting, metric: str) -> Means:
     return {method: {party: fmean(each) for party, each in own.items()} for method, own in values.items()}
 
 
-def _gains(findings: Findings, means: Means, metric: str) -> str:
+def _gains(findings: Findings, setting: Setting, means: Means, metric: str) -> str:
     """Who gains and who loses against training alone, if exactly one method trained alone."""
+    cuts = [cut.description for folder in setting.folders for cut in folder.results.cuts]
+    untrained = {party.name for cut in cuts for party in cut.parties if not party.train}
     alone = [method for method in means if findings.reference(method) == wording.ALONE]
     if len(alone) != 1:
         return ""
     own, sign, rows = means[alone[0]], -1 if findings.smaller_is_better(metric) else 1, []
+    trained = own.keys() - untrained
     scale = 100 if wording.percent(metric) else 1
     for method, scores in means.items():
-        gains = {party: sign * scale * (scores[party] - own[party]) for party in scores if party in own}
+        gains = {party: sign * scale * (scores[party] - own[party]) for party in scores if party in trained}
         if method == alone[0] or not gains:
             continue
         extremes = [pick(gains, key=gains.__getitem__) for pick in (max, min)]
@@ -121,6 +126,8 @@ def _gains(findings: Findings, means: Means, metric: str) -> str:
     head = f"<tr>{page.head('Method')}{page.heads(names, 'n')}</tr>"
     note = f"Parties against their own model, trained alone: {wording.metric_name(metric)}"
     note += f"{' in points' if scale == 100 else ''}, mean over seeds."
+    if left_out := sorted(untrained & own.keys(), key=wording.natural_key):
+        note += f" Without {escape(few_names(left_out))}: no training item, so nothing was trained there."
     return page.table(head, "".join(rows), note)
 
 
