@@ -41,7 +41,7 @@ def test_what_fits_comes_in_order_and_wishes_last() -> None:
 def test_a_rare_class_brings_a_metric_and_weights() -> None:
     fraud = replace(NODES, labels=(987, 13))
     assert fraud.rare_flags() == "--metric average_precision --set task.class_weights=balanced"
-    line = "is rare, 1.3% of the labels: a model that never predicts it can have an accuracy of 98.7%, so judge by"
+    line = "is rare, 1.3% of the labels: a model that never predicts it can have an accuracy of 98.7% (and ROC AUC"
     assert fraud.rare_class().startswith(f"class 1 {line}")
     assert fraud.rare_class(["false", "true"]).startswith(f"'true' {line}")
     many = replace(NODES, labels=(20, *[18] * 10, 1))
