@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,15 +21,24 @@ def room_of(file: Path) -> str:
     return first.removesuffix(".py")
 
 
-def imports_of(file: Path) -> Iterator[tuple[str, ...]]:
+@cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def imports_of(file: Path) -> list[tuple[str, ...]]:
     """Every import of this package, wherever it stands, as the parts of its name."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    found: list[tuple[str, ...]] = []
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "isthmus":
-            yield from ((*node.module.split(".")[1:], alias.name) for alias in node.names)
+            found += ((*node.module.split(".")[1:], alias.name) for alias in node.names)
         elif isinstance(node, ast.Import):
-            yield from (tuple(alias.name.split(".")[1:]) for alias in node.names if alias.name.startswith("isthmus."))
+            found += (tuple(alias.name.split(".")[1:]) for alias in node.names if alias.name.startswith("isthmus."))
+    return found
 
 
+@cache
 def module_of(parts: tuple[str, ...]) -> Path | None:
     """The file that an import reads."""
     for at in (parts, parts[:-1]):
@@ -61,6 +70,7 @@ def test_single_modules_are_named() -> None:
     assert set(re.findall(r"`(\w+)`", text)) == single
 
 
+@cache
 def allowed() -> dict[str, set[str]]:
     """By room what the table lets it import."""
     start = PAGE.index("| room | may import |")
@@ -106,7 +116,7 @@ def test_no_module_imports_an_underscore_name_of_another(file: Path) -> None:
 
 @pytest.mark.parametrize("file", MODULES, ids=lambda file: file.relative_to(SOURCE).as_posix())
 def test_every_module_has_a_test_module_of_its_name(file: Path) -> None:
-    code = [node for node in ast.parse(file.read_text(encoding="utf-8")).body if not isinstance(node, ast.ImportFrom)]
+    code = [node for node in tree_of(file).body if not isinstance(node, ast.ImportFrom)]
     if file.name == "__init__.py" and len(code) <= 1:
         return  # a docstring, and names for others to import
     place = file.relative_to(SOURCE)
