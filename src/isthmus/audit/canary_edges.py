@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch_geometric.utils import coalesce, remove_self_loops
 
 from isthmus.audit.lower_bound import GameOfParties, Played
 from isthmus.data.matrices import Ints
 from isthmus.data.party import Party
 from isthmus.federation.private import with_sums
-from isthmus.nn.aggregation import sum_over_neighbours
+from isthmus.nn.aggregation import simple_edges, sum_over_neighbours
 from isthmus.privacy.accounting import PrivacyCost
 from isthmus.privacy.hops import HopPlan
 from isthmus.privacy.options import NodePrivacy
@@ -55,7 +54,7 @@ class CanaryEdges(GameOfParties):
     def play_at(self, party: Party, canaries: int, seed: int, source: np.random.Generator) -> Played:
         own, canary = self.drawn(party, canaries, source)
         inside = torch.from_numpy(source.random(int(canary.max()) + 1 if canary.numel() else 0) < 0.5)
-        edges = coalesce(remove_self_loops(party.graph.edge_index)[0], num_nodes=party.nodes)
+        edges = simple_edges(party.graph.edge_index, party.nodes)
         known = self.known(edges, own, party.nodes)
         held = party.with_edges(torch.cat([known, own[:, inside[canary]]], dim=1))
         plan = Watched(**vars(self.plan))

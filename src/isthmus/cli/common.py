@@ -179,13 +179,14 @@ def _refuse_varied(assignments: Sequence[str], given: Mapping[str, Any], grid: M
 def _file(path: Path) -> dict[str, Any]:
     """Read a study file; if the name of a data set is given instead, say how to choose a data set."""
     from isthmus.data.pool import DataSet
+    from isthmus.result_files import RESULTS, STUDY
     from isthmus.study.config import read_toml
 
     if not path.exists() and str(path).lower() in DataSet.known():
         raise IsthmusError(f"there is no study file '{path}': to use the data set of that name, give --data {path}")
-    if (path / "results.json").exists():
+    if (path / RESULTS).exists():
         raise IsthmusError(
-            f"{path} is a result folder, not a study file: its study is {path / 'study.toml'}; to keep the findings of "
+            f"{path} is a result folder, not a study file: its study is {path / STUDY}; to keep the findings of "
             f"an audit in it, add --into {path}"
         )
     if path.is_dir():

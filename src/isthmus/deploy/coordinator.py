@@ -100,9 +100,10 @@ def coordinate(
             method = suited(method, study.encoder(), task.level)
             method.check(module)
             read = agreement.inputs, agreement.labels, agreement.encoding()
-            about = describe_model(method, study.encoder(), task, seed, *read, study.named_privacy())
+            privacy = study.named_privacy()
+            about = describe_model(method, study.encoder(), task, seed, *read, privacy)
             where: dict[str, Any] = {"seed": seed, "save_every": save_every, "transport": transport, **options}
-            where["privacy"] = study.named_privacy()
+            where["privacy"] = privacy
             run = Run(method, (), task, module, description=about, features=agreement.features, **where)
             begun(run.federation, transport)
             result = run.go()

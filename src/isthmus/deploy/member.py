@@ -182,10 +182,10 @@ class Member(PartySide):
         labels = tuple(own.labels or own.tasks or ())
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
         columns |= self._known_categories()
-        about = task, seed, party.inputs, labels, columns, study.named_privacy()
-        self.description = describe_model(method, encoder, *about)
+        hidden = study.named_privacy()
+        self.description = describe_model(method, encoder, task, seed, party.inputs, labels, columns, hidden)
         where: dict[str, Any] = {"seed": seed, "noise_key": self._noise_key(seed)}
-        where["private"] = private_answers(study.named_privacy(), method, module, task)
+        where["private"] = private_answers(hidden, method, module, task)
         self.site = method.site([party], task, module, **where)
         return self.site
 

@@ -95,7 +95,7 @@ class HopPlan:
     def part(self, h: Tensor, edges: Tensor, rows: int, parties: int, noise: NoiseKey, *purpose: object) -> Tensor:
         """A party's part of the sums over neighbours at several parties, with its share of the noise, in steps.
 
-        Whole numbers add up exactly. Rounded ones would tell of each part what the sum of all does not.
+        Whole numbers add up exactly. If each part were rounded, their sum would give away a little of every one.
 
         Arguments:
             h: of own nodes, as in `total`.

@@ -7,12 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from isthmus.data.description import CutDescription, PartyDescription
 from isthmus.tasks.metrics import metric_of
-
-if TYPE_CHECKING:  # it loads torch, and a command that only shows a few numbers need not wait for that
-    from isthmus.data.description import CutDescription, PartyDescription
 
 POOLED = "all data pooled"
 ALONE = "every party alone"

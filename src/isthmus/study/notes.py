@@ -63,6 +63,7 @@ def data_notes(
     if cut.kind != "class" or cut.level == "pair":
         return notes + _far_from_one(parties)
     notes += _common_class(cut, task)
+    known = None
     chosen = task.get("metric") or task.get("class_weights", "none") != "none"
     if not chosen and not all(method.unsupervised for method in methods):
         counts = _items_of_classes(cut)
@@ -70,8 +71,8 @@ def data_notes(
         remedy = " and ".join(format_option(path, value) for path, value in settings.items())
         if note := rare_class(counts, cut.labels, remedy):
             notes.append(note)
-            return notes + [drawn + each for each in _rare_classes(parties, cut, known=rarest_class(counts))]
-    return notes + [drawn + each for each in _rare_classes(parties, cut)]
+            known = rarest_class(counts)
+    return notes + [drawn + each for each in _rare_classes(parties, cut, known)]
 
 
 def _far_from_one(parties: Sequence[Party]) -> list[str]:

@@ -104,12 +104,12 @@ def _party_means(setting: Setting, metric: str) -> Means:
 
 def _gains(findings: Findings, setting: Setting, means: Means, metric: str) -> str:
     """Who gains and who loses against training alone, if exactly one method trained alone."""
-    cuts = [cut.description for folder in setting.folders for cut in folder.results.cuts]
-    untrained = {party.name for cut in cuts for party in cut.parties if not party.train}
     alone = [method for method in means if findings.reference(method) == wording.ALONE]
     if len(alone) != 1:
         return ""
     own, sign, rows = means[alone[0]], -1 if findings.smaller_is_better(metric) else 1, []
+    cuts = [cut.description for folder in setting.folders for cut in folder.results.cuts]
+    untrained = {party.name for cut in cuts for party in cut.parties if not party.train}
     trained = own.keys() - untrained
     scale = 100 if wording.percent(metric) else 1
     for method, scores in means.items():
