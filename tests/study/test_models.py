@@ -281,8 +281,10 @@ def test_a_model_trained_on_noisy_sums_says_that_it_reads_exact_ones(method: str
 
 def test_a_method_of_ones_own_is_asked_for_by_its_file(tmp_path: Path) -> None:
     model = isthmus.run("fedavg", rounds=1).model()
-    description = {**model.description, "method": {"name": "mine"}, "code": {"own:Mine": "1f"}}
-    with pytest.raises(IsthmusError, match=r"method 'mine' is code of your own \(own:Mine\): give it, import the file"):
+    description = {**model.description, "method": {"name": "nowhere"}, "code": {"own:Nowhere": "1f"}}
+    with pytest.raises(
+        IsthmusError, match=r"method 'nowhere' is code of your own \(own:Nowhere\): give it, import the file"
+    ):
         TrainedModel(description, model.weights, {})
 
 
