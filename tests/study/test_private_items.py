@@ -169,3 +169,11 @@ def test_what_no_noise_covers_is_refused(name, level, model, options, why):
     if name == "fedavg" and model == "gin" and not options:
         with pytest.raises(IsthmusError, match="weighs items by others of the step"):
             private_answers(privacy, method, module, weighed)
+
+
+def test_a_method_made_in_python_gets_public_values_of_what_it_leaves_open():
+    method = Method.named("fedavg")()
+    (run,) = isthmus.run(
+        method, small_parties("graph"), rounds=1, model="deepsets", privacy={"unit": "item", "epsilon": 8.0}
+    ).runs
+    assert run.description["method"]["weighting"] == "even"

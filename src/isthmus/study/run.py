@@ -773,7 +773,7 @@ def _with_options(
         if isinstance(each, Method) and not given and not below:
             chosen.append(each)
             continue
-        own = {} if isinstance(each, str) else each.model_dump(exclude_unset=bool(below))
+        own = {} if isinstance(each, str) else each.model_dump(exclude_unset=True)
         own = merge(below, own)
         chosen.append(kind.read(merge(own, given), f"method '{kind.name}'"))
     return chosen
