@@ -113,7 +113,7 @@ def test_less_noise_leads_to_what_exact_sums_give():
 
 REFUSED = [
     ("centralized", "node", "gap", "it trains on the data of all parties in one place"),
-    ("fedcog", "node", "gap", "no noise covers what parties send of edges that cross between them"),
+    ("fedcog-gcn", "node", "gap", "no noise covers what parties send of edges that cross between them"),
     ("fgcl", "graph", "gap", "it adds noise to edges itself"),
     ("fedavg", "node", "gcn", "this model reads edges otherwise: use the encoder gap"),
     ("fedavg", "pair", "gap", "this task is on pairs, which are edges themselves"),

@@ -34,9 +34,10 @@ def gap(**options):
 
 
 @pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"])
-@pytest.mark.parametrize("name", ["fedavg", "fedgcn"])
+@pytest.mark.parametrize("name", ["fedavg", "fedgcn", "fedcog"])
 def test_private_training_conforms(name, check):
-    method = Method.named(name)(rounds=2, local={"epochs": 2, "optimizer": "sgd", "lr": 0.1})
+    options = {"lnnc": False, "through": "totals", "trainer": "ditto"} if name == "fedcog" else {}
+    method = Method.named(name)(rounds=2, local={"epochs": 2, "optimizer": "sgd", "lr": 0.1}, **options)
     CHECKS[check](Private(method, small_parties("node"), gap()))
 
 
@@ -130,6 +131,41 @@ def test_training_alone_releases_nothing_and_has_no_noise():
     assert not private.privacy
     for one, other in zip(plain.models["parties"].values(), private.models["parties"].values(), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def with_trainer(trainer):
+    return Method.named("fedcog")(rounds=2, lnnc=False, through="totals", local={"optimizer": "sgd"}, trainer=trainer)
+
+
+def test_the_noise_is_sized_for_what_the_trainer_does():
+    parties = small_parties("node")
+    task = task_for(parties)
+    module = module_for(gap(), parties, task, 0)
+    found = [
+        private_answers(PRIVACY, with_trainer(trainer), module, task).items
+        for trainer in (
+            {"name": "fedavg", "local": {"epochs": 4}},
+            {"name": "fedrep", "local": {"epochs": 1}, "head_epochs": 3},
+            "fedavg",
+        )
+    ]
+    assert [(plan.calls, plan.epochs) for plan in found] == [(2, 4), (2, 4), (2, 5)]
+    assert found[0].multiplier == found[1].multiplier < found[2].multiplier
+
+
+@pytest.mark.parametrize(
+    ("trainer", "why"),
+    [
+        ("moon", "trainer 'moon' does not say that its parties only train on the loss of items"),
+        ({"name": "fedavg", "weighting": "train"}, "method 'fedavg': weighting = 'train' with privacy"),
+        ({"name": "fedavg", "local": {"optimizer": "adamw", "batch_size": 4}}, "local.batch_size"),
+    ],
+)
+def test_a_trainer_must_train_on_items_alone(trainer, why):
+    with pytest.raises(IsthmusError, match=why):
+        isthmus.run(
+            with_trainer(trainer), small_parties("node"), model=gap(), privacy={**PRIVACY.model_dump(), "unit": "node"}
+        )
 
 
 REFUSED = [

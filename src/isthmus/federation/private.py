@@ -168,7 +168,9 @@ class PrivateEdges(Private):
     def prepared(
         self, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
     ) -> tuple[Sequence[Party], nn.Module]:
-        return with_sums(self.plan, parties, module, noise, together=bool(self.summing))
+        if self.summing:
+            return [_without_structural(party) for party in parties], module
+        return with_sums(self.plan, parties, module, noise)
 
     def noisy(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         return answer
@@ -197,7 +199,9 @@ class PrivateNodes(PrivateItems):
     ) -> tuple[Sequence[Party], nn.Module]:
         if self.plan is None:
             return parties, module
-        return with_sums(self.hops, parties, module, noise, together=bool(self.summing))
+        if self.summing:
+            return [_without_structural(party) for party in parties], module
+        return with_sums(self.hops, parties, module, noise)
 
     def answer(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         return answer if action in self.summing else super().answer(action, answer, request, asked)
@@ -296,15 +300,9 @@ def shares_of(request: Any) -> int:
 
 
 def with_sums(
-    plan: HopPlan, parties: Sequence[Party], module: nn.Module, noise: NoiseKey, *, together: bool = False
+    plan: HopPlan, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
 ) -> tuple[Sequence[Party], nn.Module]:
-    """The parties with noisy sums over neighbours in place of edges, and the model that reads them.
-
-    Arguments:
-        together: the method makes the sums, of which the parties keep what does not follow from edges.
-    """
-    if together:
-        return [_with_features(party, _not_from_edges(party)) for party in parties], module
+    """The parties with noisy sums over neighbours in place of edges, and the model that reads them."""
     reader = aggregations(module)[0]
     return [_with_hops(party, plan, reader, noise) for party in parties], reading_hops(module)
 
@@ -323,9 +321,10 @@ def _with_hops(party: Party, plan: HopPlan, reader: Aggregated, noise: NoiseKey)
     return without_edges(party, reader.aggregate(x.double(), party.graph.edge_index, total).to(x.dtype))
 
 
-def _with_features(party: Party, x: Tensor) -> Party:
+def _without_structural(party: Party) -> Party:
+    """The party without features that follow from edges, which stay for sums that parties make together."""
     graph = copy(party.graph)
-    graph.x = x
+    graph.x = _not_from_edges(party)
     return party.with_graph(graph, party.border)
 
 

@@ -244,6 +244,10 @@ class Method(Registered):
         """
         return Site(self, parties, task, module, **where)
 
+    def training(self) -> Method:
+        """The method whose local training its parties do."""
+        return self
+
     @property
     def reads_across(self) -> bool:
         """Whether it trains on edges that cross between parties."""

@@ -19,16 +19,17 @@ from isthmus.data.coupling import Coupling, decouple, ids_across
 from isthmus.data.level import Level
 from isthmus.data.matrices import Ints
 from isthmus.data.party import Party
-from isthmus.errors import IsthmusError, PartyFailed
+from isthmus.errors import IsthmusError, PartyFailed, format_option
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Mail
 from isthmus.federation.letters import Form
-from isthmus.federation.site import Prepared
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.shared.composed import Composed
+from isthmus.methods.shared.hop_sums import HopSums, add_up_hops
 from isthmus.methods.shared.neighbour_sums import slot_ids
+from isthmus.nn.aggregation import aggregations, only_aggregation, reading_hops
 from isthmus.nn.diffusion import Diffusion
 from isthmus.tasks.base import Task
 
@@ -49,6 +50,10 @@ class FedCog(Composed):
     is propagated: sgc (beta = gamma = (1 + d)^-1/2), gbp, and appnp and gprgnn with first = "propagate". In GBP's (16)
     and (17) the paper exchanges r and 1 - r; here they are as in the matrix D^(r-1) A D^-r that they are to compute.
 
+    Encoder gap has no coefficients, h_u <- unit(own sum + received sums for u), unit(y) = y / |y|, and its sums are
+    totals over edges that there are. With `[privacy]` of edges or nodes, each party adds its share of noise to the rows
+    of all nodes, and the server learns the ids of nodes but nothing of borders.
+
     A party sees sums over another party's nodes, message by message, and the server sees sizes. Theorem 2 says when
     such sums may disclose a single node's features; `lnnc`, `min_neighbours` and `through` prevent it.
     """
@@ -67,6 +72,7 @@ class FedCog(Composed):
     encoder: ClassVar[str] = "sgc"
     everyone: ClassVar[Needed] = "set-up"
     disjoint: ClassVar[bool] = True
+    summing: ClassVar[tuple[str, ...]] = ("known", "add_hop")
 
     lnnc: bool = True
     """Local nearest neighbour connection: join nodes without a neighbour in their party to the most similar one
@@ -78,33 +84,55 @@ class FedCog(Composed):
     and from which the server learns the ids of border nodes."""
 
     def check(self, module: nn.Module) -> None:
-        diffusion_of(module)
+        if only_aggregation(aggregations(module)) is None:
+            diffusion_of(module)
+        else:
+            due = {"lnnc": False, "min_neighbours": 1, "through": "totals"}
+            if wrong := [format_option(name, value) for name, value in due.items() if getattr(self, name) != value]:
+                raise IsthmusError(
+                    "method 'fedcog' sums hops of encoder gap over the edges that there are, in totals: set "
+                    + " and ".join(wrong)
+                )
         super().check(module)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if state.once("propagate"):
-            union = federation.agree("border") if self.through == "totals" else None
-            for hop in range(1, diffusion_of(model.module).hops + 1):
-                if union is None:
-                    federation.exchange("propagate", {"hop": hop})
-                else:
-                    federation.total("propagate_total", {"hop": hop}, rows=union, to="parties")
+            self._propagate(federation, model.module)
             federation.ask("settle")
             yield state
         yield from super().server(federation, model, state)
 
-    def calls(self, module: nn.Module) -> dict[str, int]:
-        hops, total = diffusion_of(module).hops, self.through == "totals"
-        sums = {"border": int(total), "propagate": 0 if total else hops, "propagate_total": hops if total else 0}
-        return {**super().calls(module), **sums, "settle": 1}
+    def _propagate(self, federation: Federation, module: nn.Module) -> None:
+        if (reader := only_aggregation(aggregations(module))) is not None:
+            add_up_hops(federation, reader.depth)
+        else:
+            union = federation.agree("border") if self.through == "totals" else None
+            for hop in range(1, diffusion_of(module).hops + 1):
+                if union is None:
+                    federation.exchange("propagate", {"hop": hop})
+                else:
+                    federation.total("propagate_total", {"hop": hop}, rows=union, to="parties")
 
-    class AtParty(Prepared):
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        reader, total = only_aggregation(aggregations(module)), self.through == "totals"
+        due = dict.fromkeys(("known", "add_hop", "border", "propagate", "propagate_total"), 0)
+        if reader is not None:
+            due |= {"known": 1, "add_hop": reader.depth}
+        else:
+            due |= {"border": int(total), "propagate_total" if total else "propagate": diffusion_of(module).hops}
+        return {**super().calls(module), **due, "settle": 1}
+
+    class AtParty(HopSums):
         def __init__(
             self, method: FedCog, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any
         ) -> None:
-            module = deepcopy(module)
-            self.diffusion = diffusion_of(module)
-            setattr(module, "diffused", True)  # noqa: B010 - nn.Module's type knows no plain attributes
+            self.reader = only_aggregation(aggregations(module))
+            if self.reader is not None:
+                module = reading_hops(module)
+            else:
+                module = deepcopy(module)
+                self.diffusion = diffusion_of(module)
+                setattr(module, "diffused", True)  # noqa: B010 - nn.Module's type knows no plain attributes
             super().__init__(method.training(), parties, task, module, **where)
             self.lnnc, self.min_neighbours, self.through = method.lnnc, method.min_neighbours, method.through
             self._propagation: _Hops | None = None
@@ -141,9 +169,12 @@ class FedCog(Composed):
             parts = [torch.ones_like(ids) for ids in outer]
             return Answer({"ids": outer, "sum": list(sums), "parts": parts, "wants": self._inner()})
 
-        @action("ask")
+        @action("ask", silent=True)
         def settle(self, request: Payload) -> Answer:
             """Finish the last hop (line 9); from here on the parties train on the propagated features."""
+            if self.reader is not None:
+                self.kept["prepared"] = self.all_hops()
+                return Answer({})
             self._border()
             result = self.diffusion.combine(matrices.same_layout(self.propagation.hops), matrices.concat_columns)
             self.kept["prepared"] = matrices.pack_per_party(result, self.propagation.coupling.sizes)
@@ -151,6 +182,8 @@ class FedCog(Composed):
             return Answer({})
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
+            if self.reader is not None:
+                return self.beside_hops(party, prepared)
             x = rows.sparsify(matrices.unpack(prepared))
             graph = Data(x=x, edge_index=torch.empty(2, 0, dtype=torch.long), y=party.graph.y, num_nodes=party.nodes)
             return replace(party, graph=graph, border=None)
@@ -280,7 +313,7 @@ def diffusion_of(module: nn.Module) -> Diffusion:
     diffusion = getattr(module, "diffusion", None)
     if not isinstance(diffusion, Diffusion):
         raise IsthmusError(
-            "method 'fedcog' needs an encoder that propagates first: sgc, gbp, or appnp and gprgnn with "
+            "method 'fedcog' needs an encoder that propagates first: sgc, gbp, gap, or appnp and gprgnn with "
             "first = 'propagate'; isthmus methods lists others that train a gcn on coupled graphs"
         )
     return diffusion

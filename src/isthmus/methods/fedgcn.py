@@ -17,15 +17,14 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
 from isthmus.federation.local import LocalTransport
-from isthmus.federation.private import SHARES
 from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog_gcn import convolutions_of
-from isthmus.methods.shared.hop_sums import HopSums
-from isthmus.methods.shared.neighbour_sums import NOUNS
+from isthmus.methods.shared.hop_sums import HopSums, add_up_hops
+from isthmus.methods.shared.neighbour_sums import NOUNS, NeighbourSums
 from isthmus.nn.aggregation import aggregations, only_aggregation, reading_hops
 from isthmus.nn.encoders import uses_types
 from isthmus.nn.twins import REPEATED
@@ -114,17 +113,10 @@ class FedGcn(FedAvg):
     def _sum_up(self, federation: Federation, module: nn.Module) -> None:
         if uses_types(module):
             federation.exchange("name_rows", {"parties": "\n".join(federation.parties)})
-        union = federation.agree("known")
         if (reader := only_aggregation(aggregations(module))) is None:
-            federation.total("sum_up", rows=union, to="parties")
+            federation.total("sum_up", rows=federation.agree("known"), to="parties")
         else:
-            hidden = federation.private is not None and federation.private.together is not None
-            if hidden and bool((union.holders > 1).any()):  # each of them would read what the others add to such a row
-                count = int((union.holders > 1).sum())
-                raise IsthmusError(f"privacy: several parties hold {count} of the nodes: each must have one owner")
-            noise = {"ids": union.ids, SHARES: len(federation.parties)} if hidden else {}
-            for hop in range(1, reader.depth + 1):
-                federation.total("add_hop", {"hop": hop, **noise}, rows=union, to="parties")
+            add_up_hops(federation, reader.depth)
         federation.ask("settle")
 
     def calls(self, module: nn.Module) -> dict[str, int]:
@@ -135,7 +127,7 @@ class FedGcn(FedAvg):
             due |= {"add_hop": 0, "name_rows": due["name_rows"] * uses_types(module)}
         return {**super().calls(module), **due}
 
-    class AtParty(HopSums, FedAvg.AtParty):
+    class AtParty(HopSums, NeighbourSums, FedAvg.AtParty):
         method: FedGcn
 
         def __init__(
@@ -155,9 +147,11 @@ class FedGcn(FedAvg):
         @action("ask", silent=True)
         def settle(self, request: Payload) -> Answer:
             """From here on the parties train on the sums and on the edges that they know."""
-            self.kept["prepared"] = self.summed_up() if self.reader is None else self.all_hops()
-            for at in self.positions:  # sums take more memory than the parties' data
-                self.inbox["sum_up" if self.reader is None else "add_hop"].pop(at, None)
+            if self.reader is None:
+                self.kept["prepared"] = self.summed_up()
+                self.drop_received("sum_up")
+            else:
+                self.kept["prepared"] = self.all_hops()
             return Answer({})
 
         def trained_on(self, party: Party, prepared: Any) -> Party:

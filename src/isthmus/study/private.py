@@ -89,13 +89,15 @@ def adapted(method: Method, privacy: Privacy | None) -> Method:
     if privacy is None or not privacy.hides_items:
         return method
     due = {name: value for name, (value, _) in PUBLIC.items() if name in type(method).model_fields}
-    for name, value in due.items():
-        if name in method.model_fields_set and getattr(method, name) != value:
-            raise IsthmusError(
-                f"method '{method.name}': {name} = {getattr(method, name)!r} with privacy, but {PUBLIC[name][1]}: "
-                f"set {format_option(name, value)}"
-            )
-    return method.model_copy(update=due)
+    found = method.model_copy(update=due)
+    for each in (method, found.training()):
+        for name, value in due.items():
+            if name in each.model_fields_set and getattr(each, name) != value:
+                raise IsthmusError(
+                    f"method '{each.name}': {name} = {getattr(each, name)!r} with privacy, but {PUBLIC[name][1]}: "
+                    f"set {format_option(name, value)}"
+                )
+    return found
 
 
 def private_answers(
@@ -124,7 +126,7 @@ def _sums(privacy: Any, method: Method, module: nn.Module, parties: int) -> Priv
 
 
 def _items(privacy: Any, method: Method, module: nn.Module, parties: int) -> PrivateItems:
-    return PrivateItems(_trainings(privacy, method, module), method.updates)
+    return PrivateItems(_trainings(privacy, method, module), method.training().updates)
 
 
 def _edges(privacy: Any, method: Method, module: nn.Module, parties: int) -> PrivateEdges:
@@ -136,7 +138,7 @@ def _nodes(privacy: Any, method: Method, module: nn.Module, parties: int) -> Pri
         return _items(privacy, method, module, parties)
     hops = HopPlan.of(privacy, reader.depth)
     trainings = _trainings(privacy, method, module, hops.account())
-    return PrivateNodes(trainings, method.updates, hops, _summing(method, module))
+    return PrivateNodes(trainings, method.training().updates, hops, _summing(method, module))
 
 
 def _summing(method: Method, module: nn.Module) -> tuple[str, ...]:
@@ -148,14 +150,14 @@ def _summing(method: Method, module: nn.Module) -> tuple[str, ...]:
 def _times(method: Method, module: nn.Module) -> int:
     """How often a party answers with an update."""
     planned = method.calls(module)
-    return sum(planned.get(name, 0) for name in method.updates)
+    return sum(planned.get(name, 0) for name in method.training().updates)
 
 
 def _trainings(
     privacy: ItemPrivacy, method: Method, module: nn.Module, beside: Account | None = None
 ) -> ItemPlan | None:
     """The noise of training, beside what was released before; none where nothing leaves."""
-    times, epochs = _times(method, module), method.epochs_per_call()
+    times, epochs = _times(method, module), method.training().epochs_per_call()
     return ItemPlan.of(privacy, times, epochs, beside) if times and epochs else None
 
 
@@ -185,12 +187,14 @@ def _beside_items(method: Method, module: nn.Module, task: Task, *, sums: bool =
     released = dict(_releases(method, module))
     if not released:
         return
-    covered = (*method.updates, *(method.summing if sums else ()))
+    trains = method.training()
+    covered = (*trains.updates, *(method.summing if sums else ()))
     for name, binding in released.items():
         if name not in covered:
             yield _uncovered(name, binding)
-    if not method.only_trains and not (sums and method.summing):
-        yield "it does not say that its parties only train on the loss of items (only_trains): use one that does"
+    if not (method.only_trains or (sums and method.summing and (trains is method or trains.only_trains))):
+        who = "it" if trains is method else f"trainer '{trains.name}'"
+        yield f"{who} does not say that its parties only train on the loss of items (only_trains): use one that does"
     if task.level not in ("graph", "node"):
         yield f"an item is a graph or a node, and this task is on {task.level}s: use privacy.unit = 'party'"
     if sums and task.level != "node":
@@ -202,7 +206,7 @@ def _beside_items(method: Method, module: nn.Module, task: Task, *, sums: bool =
         yield "batch normalisation mixes the items of a step: use a model without it"
     if not task.loss_is_of_items:
         yield f"the loss of task '{task.name}' weighs items by others of the step: set task.class_weights = 'none'"
-    if why := getattr(method, "local", LocalTraining()).items_problem():
+    if why := getattr(trains, "local", LocalTraining()).items_problem():
         yield f"local.{why}"
 
 

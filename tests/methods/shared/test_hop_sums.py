@@ -13,7 +13,9 @@ from isthmus.federation.local import LocalTransport
 from isthmus.federation.private import PrivateEdges, PrivateNodes
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
+from isthmus.methods.fedcog import FedCog
 from isthmus.methods.fedgcn import FedGcn
+from isthmus.methods.shared.hop_sums import add_up_hops
 from isthmus.nn.aggregation import Aggregated, aggregations
 from isthmus.nn.encoders import Encoder
 from isthmus.privacy.hops import HopPlan
@@ -27,6 +29,10 @@ from isthmus.study.setup import module_for, task_for
 
 def gap(**options):
     return Encoder.named("gap")(hidden=4, width=3, dropout=0.0, **options)
+
+
+METHODS = [FedGcn(rounds=1), FedCog(rounds=1, lnnc=False, through="totals")]
+"""Those that make such sums."""
 
 
 def hops_of(site):
@@ -50,11 +56,12 @@ def literal(reader: Aggregated, whole):
     return torch.cat(found, dim=1)
 
 
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @settings(max_examples=8)
-@given(coupled())
-def test_hops_are_those_of_the_whole_graph(drawn):
+@given(drawn=coupled())
+def test_hops_are_those_of_the_whole_graph(method, drawn):
     whole, parties = drawn
-    run, module = started(FedGcn(rounds=1), parties, gap(hops=2))
+    run, module = started(method, parties, gap(hops=2))
     run.go()
     (site,) = run.transport.sites
     due = literal(aggregations(module)[0], whole)
@@ -66,21 +73,23 @@ def test_hops_are_those_of_the_whole_graph(drawn):
     assert all(party.graph.edge_index.numel() == 0 for party in site.cohort_of(range(len(parties))).parties)
 
 
-def private_run(parties, privacy, **options):
+def private_run(parties, privacy, method=METHODS[0]):
     task = task_for(parties, 3)
-    method = FedGcn(rounds=1, weighting="even", select="last", local={"optimizer": "sgd"}, **options)
+    options = {"weighting": "even", "select": "last", "local": {"optimizer": "sgd"}}
+    method = type(method).read({**method.model_dump(exclude_unset=True), **options}, "method")
     return Run(method, parties, task, module_for(gap(), parties, task, 0), privacy=privacy, side_by_side=False)
 
 
 UNITS = [EdgePrivacy(epsilon=1e9), NodePrivacy(epsilon=1e9, neighbours=3)]
 
 
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @pytest.mark.parametrize("privacy", UNITS, ids=["edge", "node"])
-def test_noise_that_is_next_to_nothing_leads_to_exact_hops(privacy):
+def test_noise_that_is_next_to_nothing_leads_to_exact_hops(privacy, method):
     _, parties = small()
-    exact, _ = started(FedGcn(rounds=1), parties, gap())
+    exact, _ = started(method, parties, gap())
     exact.go()
-    noisy = private_run(parties, privacy)
+    noisy = private_run(parties, privacy, method)
     noisy.go()
     for one, other in zip(
         hops_of(exact.transport.sites[0]), [hops_of(each)[0] for each in noisy.transport.sites], strict=True
@@ -88,15 +97,16 @@ def test_noise_that_is_next_to_nothing_leads_to_exact_hops(privacy):
         torch.testing.assert_close(one, other, atol=1e-3, rtol=0)
 
 
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @pytest.mark.parametrize("privacy", UNITS, ids=["edge", "node"])
-def test_the_server_learns_the_same_whatever_the_edges_are(privacy):
+def test_the_server_learns_the_same_whatever_the_edges_are(privacy, method):
     """Ids, sizes, rows and counts are equal with a border and without one."""
     told = []
     for cross in (True, False):
         _, parties = small()
         if not cross:
             parties = [replace(party, border=None) for party in parties]
-        ledger = private_run(parties, privacy).go().ledger
+        ledger = private_run(parties, privacy, method).go().ledger
         told.append(
             [row for row in ledger.rows() if row["action"] in ("known", "add_hop", "add_hop: delivery", "settle")]
         )
@@ -153,6 +163,23 @@ def test_an_answer_does_not_follow_from_ids_that_the_server_leaves_out(ids, cros
     assert "refused: the ids in the request are not those of all parties' nodes" in reply.failures["a"]
 
 
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_two_requests_get_different_noise(repeatable):
+    """Equal noise would cancel, and leave the difference of two sums bare."""
+    plan = HopPlan.of(EdgePrivacy(epsilon=8.0), 2)
+    _, parties = small()
+    task, method = task_for(parties, 3), METHODS[0]
+    module = module_for(gap(), parties, task, 0)
+    private = private_answers(EdgePrivacy(epsilon=8.0), method, module, task)
+    key = 3 if repeatable else bytes(range(32))
+    site = method.site([parties[0]], task, module, private=private, noise_key=key)
+    asked = [{"hop": 1, "ids": torch.arange(6), "shares": 2}, {"hop": 1, "ids": torch.arange(7), "shares": 2}]
+    same, one, other = (site.answer("add_hop", each, ("a",)).columns["sum"][0] for each in (asked[0], *asked))
+    assert torch.equal(same, one)  # asked again, it says nothing new
+    differences = (one - other[:6]).double() / STEPS
+    assert float(differences.std()) > plan.multiplier
+
+
 def test_a_request_says_among_how_many_parties_the_noise_is_shared():
     _, parties = small()
     site, *_ = private_run(parties, EdgePrivacy(epsilon=8.0)).transport.sites
@@ -174,7 +201,7 @@ def test_nodes_that_several_parties_hold_are_refused_in_private():
     private = private_answers(privacy, method, module, task)
     federation = Federation(LocalTransport([method.site(twice, task, module, private=private)]), private=private)
     with pytest.raises(IsthmusError, match="several parties hold 3 of the nodes: each must have one owner"):
-        method._sum_up(federation, module)
+        add_up_hops(federation, 2)
 
 
 def test_directed_edges_are_refused():

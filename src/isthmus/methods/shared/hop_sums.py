@@ -22,13 +22,14 @@ from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.private import shares_of
+from isthmus.federation.private import SHARES, shares_of
+from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.shared.neighbour_sums import NeighbourSums
+from isthmus.methods.shared.neighbour_sums import NamedNodes
 from isthmus.nn.aggregation import Aggregated, simple_edges, unit, without_edges
 
 
-class HopSums(NeighbourSums):
+class HopSums(NamedNodes):
     """The party side of these sums.
 
     Attributes:
@@ -70,6 +71,7 @@ class HopSums(NeighbourSums):
         self._rows_before(self.reader.depth + 1)
         found = [{"hops": torch.cat(hops[1:], dim=1)} for hops in self.kept.each("hops")]
         self.kept["hops"] = [[] for _ in found]  # they are what it trains on from now on
+        self.drop_received("add_hop")
         return found
 
     def beside_hops(self, party: Party, prepared: Any) -> Party:
@@ -87,6 +89,18 @@ class HopSums(NeighbourSums):
             before = self.kept.each("hops")
             self.kept["hops"] = [[*hops[: hop - 1], h] for hops, h in zip(before, came, strict=True)]
         return [hops[-1] for hops in self.kept.each("hops")]
+
+
+def add_up_hops(federation: Federation, hops: int) -> None:
+    """The server side: one total per hop. Parties read the last in what follows."""
+    union = federation.agree("known")
+    hidden = federation.private is not None and federation.private.together is not None
+    if hidden and bool((union.holders > 1).any()):  # each of them would read what the others add to such a row
+        count = int((union.holders > 1).sum())
+        raise IsthmusError(f"privacy: several parties hold {count} of the nodes: each must have one owner")
+    noise = {"ids": union.ids, SHARES: len(federation.parties)} if hidden else {}
+    for hop in range(1, hops + 1):
+        federation.total("add_hop", {"hop": hop, **noise}, rows=union, to="parties")
 
 
 def _edges_from(party: Party, outer: Tensor) -> Tensor:

@@ -48,7 +48,30 @@ class Coupled(Site):
         return self._coupling[1]
 
 
-class NeighbourSums(Prepared):
+class NamedNodes(Prepared):
+    """A site of parties that name the nodes whose sums they add to."""
+
+    @action("ask")
+    def known(self, request: Payload) -> Answer:
+        """Ids of own nodes and of those across the border."""
+        return Answer({"ids": [torch.cat(each) for each in zip(*self._ids(), strict=True)]})
+
+    def drop_received(self, name: str) -> None:
+        """Let go of sums that the parties asked have used: they take more memory than the parties' data."""
+        for at in self.positions:
+            self.inbox[name].pop(at, None)
+
+    def _ids(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Ids of own nodes, and of those across the border, by party."""
+        own = [_placeholder_ids(party) if party.ids is None else party.ids for party in self.held.parties]
+        outer = (
+            torch.from_numpy(ids_across(party)) if party.schema is None else ids_of_targets(party)
+            for party in self.held.parties
+        )
+        return own, list(outer)
+
+
+class NeighbourSums(NamedNodes):
     """The party side of sum_v c_uv x_v over all neighbours v of a node u, with c_uv = ((1 + d_u) (1 + d_v))^-1/2.
 
     Parties add up by node id, so that none receives another's part of a sum. Degrees d are those in the whole graph,
@@ -73,11 +96,6 @@ class NeighbourSums(Prepared):
         return Mail(
             [{name: {"ids": ids} for name, ids in named_rows(each) if name in known} for each in self.cohort.parties]
         )
-
-    @action("ask")
-    def known(self, request: Payload) -> Answer:
-        """Ids of own nodes and of those across the border."""
-        return Answer({"ids": [torch.cat(each) for each in zip(*self._ids(), strict=True)]})
 
     @action("total", to="parties", least=2, protected=True)
     def sum_up(self, request: Payload) -> Answer:
@@ -123,15 +141,6 @@ class NeighbourSums(Prepared):
             x = degree.pow(-0.5).unsqueeze(1) * received["sum"]
             found.append({"x": x.to(received["sum"].dtype), "degree": degree, "ids": received["ids"]})
         return found
-
-    def _ids(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Ids of own nodes, and of those across the border, by party."""
-        own = [_placeholder_ids(party) if party.ids is None else party.ids for party in self.held.parties]
-        outer = (
-            torch.from_numpy(ids_across(party)) if party.schema is None else ids_of_targets(party)
-            for party in self.held.parties
-        )
-        return own, list(outer)
 
 
 def slot_ids(coupling: Coupling) -> list[Tensor]:
