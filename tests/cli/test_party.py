@@ -211,16 +211,16 @@ def test_new_of_a_pattern_makes_all_parties_and_notes_each_thing_once(isthmus: I
     done = isthmus(*made)
     assert (done.code, done.out) == (0, "2 party folders in all\n")
     ids, repeats, left_out = sorted(done.err.splitlines(), key=lambda line: "eur" in line)
-    assert ids.startswith("note: 2 parties (all/east and others): nodes.parquet: ids are running numbers, and the same")
+    assert ids.startswith("note: 2 parties (all/east and others): nodes.parquet: ids are numbered in order, and the same")
     assert (
         repeats == "note: 2 parties (all/east and others): edges.parquet, 18 rows: repeats an earlier edge: both count"
     )
     assert left_out.endswith("left out: eur (if it is the edges' weight, larger for nearer ends: --weight eur)")
     run = isthmus("run", "--data", "./all", "--rounds", "1", "--hidden", "4", "--method", "fedavg", "--out", "out")
-    assert "Note: 2 parties (east and others): nodes.parquet: ids are running numbers" in run.err
+    assert "Note: 2 parties (east and others): nodes.parquet: ids are numbered in order" in run.err
     assert "repeats" not in run.err
     assert "repeats" in isthmus("party", "check", "all").err
-    assert "note: ids are running numbers" in isthmus("advise", "all").err
+    assert "note: ids are numbered in order" in isthmus("advise", "all").err
     assert "fedgl" not in isthmus("advise", "all").out
     done = isthmus(*made, "--ids", "own", "--force", "--weight", "eur")
     assert "running numbers" not in done.err

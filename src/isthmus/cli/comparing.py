@@ -14,6 +14,9 @@ from isthmus.cli.console import console
 if TYPE_CHECKING:
     from rich.table import Table
 
+_IN_COLUMNS = ("data.name", "task.metric")
+"""Options that other columns show."""
+
 
 def compare_command(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Result folders.")], as_json: Json = False
@@ -28,7 +31,8 @@ def compare_command(
         return
     table = _table("run", "data", "method", "seeds", "result", "options that differ")
     for row in found.rows:
-        options = wording.setting(row["options"]) if row["options"] else ""
+        shown = {name: value for name, value in row["options"].items() if name not in _IN_COLUMNS}
+        options = wording.setting(shown) if shown else ""
         _add(table, row["run"], row["data"], row["method"], str(row["seeds"]), row["text"], options)
     _print(table)
 

@@ -51,6 +51,10 @@ def test_registered_kinds():
         ([1, None, 3], ["row 2: column 'c' has no value: fill it in, or declare missing = \"mean\""]),
         ([1.0, NAN, None], ["rows 2, 3: column 'c' has no value: fill it in, or declare missing = \"mean\""]),
         (["1", "2"], ["column 'c' holds values of type string: it must hold numbers"]),
+        (
+            ["1", "12,5m", None, "x"],
+            ["rows 2, 4: column 'c' holds values of type string, such as '12,5m': it must hold numbers"],
+        ),
         ([b"1"], ["column 'c' holds values of type binary: it must hold numbers"]),
         ([[1.0]], ["column 'c' holds values of type list<item: double>: it must hold numbers"]),
         (

@@ -267,7 +267,7 @@ SPOILED = {
     ),
     "task a text": (
         lambda: alone(toxic=["yes"] * 8).without("label").with_settings(labels=None, tasks=["toxic"]),
-        ["nodes.parquet: column 'toxic' holds values of type string: it must hold numbers"],
+        ["nodes.parquet: column 'toxic' holds values of type string, such as 'yes': it must hold numbers"],
     ),
     "task infinite": (
         lambda: (
@@ -323,7 +323,7 @@ SPOILED = {
     ),
     "weight a text": (
         lambda: edges_of(alone(), (0, 1), weight=["heavy"]),
-        ["edges.parquet: column 'weight' holds values of type string: it must hold numbers"],
+        ["edges.parquet: column 'weight' holds values of type string, such as 'heavy': it must hold numbers"],
     ),
     "graph repeated": (
         lambda: collection_draft().put("id", ["g0", "g1", "g2", "g3", "g4", "g0"], GRAPHS),

@@ -9,18 +9,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from isthmus.data.folder.problems import Mask, Problem
+from isthmus.data.folder.problems import MAX_LISTED, Mask, Problem
 
 Floats = NDArray[np.float64]
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 """Larger numbers are infinite in single precision."""
+NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
+"""The form of a text that is a number."""
 MAX_WHOLE = 2.0**53
 """From here on a float cannot tell a whole number from the next."""
 
 
-def wrong_type(file: str, column: str, kind: pa.DataType, expected: str) -> Problem:
-    """Return the problem that a column holds values of this type instead of the expected ones."""
-    return Problem(file, f"column '{column}' holds values of type {kind}: it must hold {expected}")
+def wrong_type(file: str, column: str, values: Any, expected: str) -> Problem:
+    """Return the problem that a column holds these values instead of those of the expected type.
+
+    Where numbers are expected, and some texts are numbers, the rows are those whose texts are none.
+    """
+    what = f"column '{column}' holds values of type {values.type}"
+    if expected == "numbers" and is_text(values.type):
+        texts = to_texts(values)
+        odd = pc.invert(pc.match_substring_regex(texts, NUMBER)).fill_null(False).to_numpy(zero_copy_only=False)
+        if odd.any():
+            rows = np.flatnonzero(odd)
+            what += f", such as '{texts[int(rows[0])].as_py()[:40]}'"
+            if rows.size < len(texts) - texts.null_count:
+                at = tuple((rows[:MAX_LISTED] + 1).tolist())
+                return Problem(file, f"{what}: it must hold {expected}", at, int(rows.size))
+    return Problem(file, f"{what}: it must hold {expected}")
 
 
 def is_numeric(kind: pa.DataType) -> bool:

@@ -66,7 +66,7 @@ class Checker:
         elif is_text(values.type):
             values = to_texts(values)
         else:
-            self.add(wrong_type(file, column, values.type, "whole numbers or texts"))
+            self.add(wrong_type(file, column, values, "whole numbers or texts"))
             return None
         self.add(*at_rows(file, f"column '{column}' has no value: fill it in", ~is_present(values)))
         if unique and not len(values):
@@ -85,7 +85,7 @@ class Checker:
         values = blank_to_null(table.column(column))
         if has_type(values.type):
             return values
-        self.add(wrong_type(file, column, values.type, wanted))
+        self.add(wrong_type(file, column, values, wanted))
         return None
 
     def owners(self, file: str, table: Any, column: str) -> Positions:

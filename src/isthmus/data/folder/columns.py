@@ -119,7 +119,7 @@ class Number(Column):
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
         values = to_plain(table.column(column))
         if not is_numeric(values.type):
-            yield wrong_type(file, column, values.type, "numbers")
+            yield wrong_type(file, column, values, "numbers")
             return
         numbers = to_floats(values)
         what = f"column '{column}' is infinite or beyond 3.4e38: correct it"
@@ -184,7 +184,7 @@ class Date(Number):
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
         values = blank_to_null(table.column(column))
         if not is_date(values.type):
-            yield wrong_type(file, column, values.type, "dates")
+            yield wrong_type(file, column, values, "dates")
             return
         moments, wrong = read_dates(values)
         if wrong.any():
@@ -235,7 +235,7 @@ class Category(Column):
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
         values = blank_to_null(table.column(column))
         if not (is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)):
-            yield wrong_type(file, column, values.type, "texts or whole numbers")
+            yield wrong_type(file, column, values, "texts or whole numbers")
             return
         what = f"column '{column}' has no value: all its features are 0"
         yield from at_rows(file, what, ~is_present(values), severe=False)
@@ -296,7 +296,7 @@ class Vector(Column):
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
         values = to_array(table.column(column))
         if not (is_list(values.type) and is_numeric(values.type.value_type)):
-            yield wrong_type(file, column, values.type, "lists of numbers")
+            yield wrong_type(file, column, values, "lists of numbers")
             return
         lengths = list_lengths(values)
         yield from at_rows(file, f"column '{column}' has no value: fill it in", lengths < 0)
@@ -337,9 +337,9 @@ class Bag(Column):
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
         at, value = (to_array(table.column(each)) for each in self.file_columns(column))
         if not (is_list(at.type) and pa.types.is_integer(at.type.value_type)):
-            yield wrong_type(file, f"{column}.at", at.type, "lists of whole numbers")
+            yield wrong_type(file, f"{column}.at", at, "lists of whole numbers")
         elif not (is_list(value.type) and is_numeric(value.type.value_type)):
-            yield wrong_type(file, f"{column}.value", value.type, "lists of numbers")
+            yield wrong_type(file, f"{column}.value", value, "lists of numbers")
         else:
             lengths = list_lengths(at)
             differ = (lengths != list_lengths(value)) | (lengths < 0)

@@ -248,7 +248,7 @@ class DatabaseReader(ItemChecker):
     def _dates(self, file: str, values: Any, column: str, *, missing_too: bool) -> Moments | None:
         values = blank_to_null(values)
         if not is_date(values.type):
-            self.add(wrong_type(file, column, values.type, "dates"))
+            self.add(wrong_type(file, column, values, "dates"))
             return None
         moments, wrong = read_dates(values)
         if wrong.any():
@@ -266,7 +266,7 @@ class DatabaseReader(ItemChecker):
             return
         values = to_keys(self.tables[name].column(column))
         if not (is_text(values.type) or pa.types.is_integer(values.type)):
-            self.add(wrong_type(file, column, values.type, "whole numbers or texts"))
+            self.add(wrong_type(file, column, values, "whole numbers or texts"))
             return
         self.foreign.setdefault(name, {})[column] = values
         if other not in self.keys:

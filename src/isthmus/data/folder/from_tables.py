@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from isthmus import store, toml
 from isthmus.data.folder import degrees
 from isthmus.data.folder.arrow import (
+    NUMBER,
     blank_to_null,
     is_list,
     is_numeric,
@@ -37,7 +38,7 @@ from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_like
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table, without_index
-from isthmus.data.folder.texts import NUMBER, form_of, number_notes, odd_texts, read_decimal_commas, spelling_notes
+from isthmus.data.folder.texts import form_of, number_notes, odd_texts, read_decimal_commas, spelling_notes
 from isthmus.data.folder.writing import MOLECULES, atomic_folder, check_free, write_table
 from isthmus.data.party import NAME_RULE
 from isthmus.errors import Errors, IsthmusError, did_you_mean

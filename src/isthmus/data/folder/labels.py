@@ -113,7 +113,7 @@ class ItemChecker(Checker):
             return torch.full((table.num_rows,), -1)
         values, names = blank_to_null(table.column(self.label_column)), self.settings.labels or []
         if not (is_text(values.type) or is_numeric(values.type)):
-            self.add(wrong_type(file, self.label_column, values.type, "numbers or texts"))
+            self.add(wrong_type(file, self.label_column, values, "numbers or texts"))
             return None
         if is_text(values.type) and not names and is_present(values).any():
             self.add(Problem(file, f"column '{self.label_column}' holds texts: list them under 'labels' in {FILE}"))

@@ -14,7 +14,7 @@ from isthmus.data.folder.reading import Contents
 DISAGREE = 0.01
 """Share of shared ids with other features or labels from which on running numbers are taken for row numbers."""
 ROW_NUMBERS = (
-    "ids are running numbers, and the same id has other features or labels at another party: if each party numbers its "
+    "ids are numbered in order, and the same id has other features or labels at another party: if each party numbers its "
     'own rows, set ids = "own" at all parties (isthmus party new --ids own); if they are the same nodes, ids = "shared"'
 )
 
@@ -76,7 +76,7 @@ def row_numbers(parties: Sequence[Contents]) -> list[dict[str, str]]:
             found[at][table] = ROW_NUMBERS
             if table:
                 found[at][table] = (
-                    f"keys are running numbers, and of {shared:,} rows whose keys other parties have too, {differ:,} "
+                    f"keys are numbered in order, and of {shared:,} rows whose keys other parties have too, {differ:,} "
                     f'differ in their columns: if each party numbers its own rows, set ids = "own" in [tables.{table}] '
                     'at all parties; if they are the same rows, ids = "shared"'
                 )

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from isthmus.data.folder.arrow import blank_to_null, is_text, to_keys, to_plain
+from isthmus.data.folder.arrow import NUMBER, blank_to_null, is_text, to_keys, to_plain
 from isthmus.data.folder.columns import count_distinct
 from isthmus.data.folder.table import NULLS, unreadable
-from isthmus.data.folder.texts import MOST, NUMBER
+from isthmus.data.folder.texts import MOST
 from isthmus.errors import IsthmusError, missing_extra
 
 FILES = (".csv", ".tsv", ".parquet")

@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from isthmus.data.folder.arrow import is_text, to_plain, to_texts
+from isthmus.data.folder.arrow import NUMBER, is_text, to_plain, to_texts
 from isthmus.data.folder.problems import Problem, join_names
 
-NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
 COMMAS = r"^\s*[-+]?[0-9]+(,[0-9]+)?\s*$"
 THOUSANDS = r"^\s*[-+]?[0-9]{1,3}(,[0-9]{3})*(\.[0-9]+)?\s*$"
 FORMS = (
