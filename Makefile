@@ -16,7 +16,7 @@ test: $(VENV)/.installed-dev lint types  ## everything: lint, types, tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test-slow: $(VENV)/.installed-dev  ## killed and resumed runs, notebooks, pages of methods, encrypted sums, the wheel: some minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'slow and not processes'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'slow and not processes' $(TESTS)
 
 test-federation: $(VENV)/.installed-dev  ## federations and tables of real processes: some half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m processes tests

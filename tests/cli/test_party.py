@@ -211,7 +211,9 @@ def test_new_of_a_pattern_makes_all_parties_and_notes_each_thing_once(isthmus: I
     done = isthmus(*made)
     assert (done.code, done.out) == (0, "2 party folders in all\n")
     ids, repeats, left_out = sorted(done.err.splitlines(), key=lambda line: "eur" in line)
-    assert ids.startswith("note: 2 parties (all/east and others): nodes.parquet: ids are numbered in order, and the same")
+    assert ids.startswith(
+        "note: 2 parties (all/east and others): nodes.parquet: ids are numbered in order, and the same"
+    )
     assert (
         repeats == "note: 2 parties (all/east and others): edges.parquet, 18 rows: repeats an earlier edge: both count"
     )

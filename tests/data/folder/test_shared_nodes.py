@@ -89,7 +89,9 @@ def test_each_table_with_row_numbers_is_noted_until_its_ids_are_own(tmp_path):
     ages = [at + 30.0 for at in range(7)]
     drafts[1] = drafts[1].put("age", ages, "customers.parquet")
     notes = found(drafts, tmp_path / "shared")
-    due = "note: customers.parquet: keys are numbered in order, and of 7 rows whose keys other parties have too, 7 differ"
+    due = (
+        "note: customers.parquet: keys are numbered in order, and of 7 rows whose keys other parties have too, 7 differ"
+    )
     assert [[line.startswith(due) for line in each] for each in notes] == [[True], [True]]
     for draft in drafts:
         draft.settings["tables"]["customers"]["ids"] = "own"
