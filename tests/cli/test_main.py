@@ -263,7 +263,7 @@ def test_describe_tells_what_methods_cannot_train_on(isthmus: Isthmus) -> None:
         ("--method fedavg", "unknown option '--method'"),
         ("--parties 2000", "1200 nodes are too few for 2000 parties"),
         ("--data bank", "unknown data set 'bank': did you mean 'banks'?"),
-        ("--set partition.beta=1", "partition: give a 'name' (a text)"),
+        ("--set partition.beta=1", "partition: give 'name' (a text)"),
     ],
 )
 def test_wrong_flag_of_describe_is_one_line(isthmus: Isthmus, flags: str, text: str) -> None:

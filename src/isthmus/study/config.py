@@ -549,9 +549,11 @@ def _named(kind: Any, table: Mapping[str, Any], key: str, where: str, default: s
 
 
 def _name_of(table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> tuple[str, dict[str, Any]]:
-    close = difflib.get_close_matches(key, [] if key in table else table, n=1)
+    close = (
+        [] if key in table else difflib.get_close_matches(key, table, n=1) or [each for each in table if each == "name"]
+    )
     name = None if close else table.get(key, default)
     if not isinstance(name, str):
         mistyped = "".join(f"; is '{word}' meant to be '{key}'?" for word in close)
-        raise IsthmusError(f"{where}: give a '{key}' (a text){mistyped}")
+        raise IsthmusError(f"{where}: give '{key}' (a text){mistyped}")
     return name, {option: value for option, value in table.items() if option != key}

@@ -590,7 +590,7 @@ def run(
         about_data = merge({key: preset[key] for key in ("data", "partition", "parties") if key in preset}, about_data)
     if model is None or isinstance(model, str | Mapping):
         own = {"encoder": model} if isinstance(model, str) else dict(model or {})
-        model = merge(preset.get("model", {"encoder": "gcn"}), own)
+        model = merge(preset.get("model", {}), own)
     seeds = preset.get("seeds", 1) if seeds is None else seeds
     once = {"seeds": seeds if seed is None else [seed], "device": device, "wire": wire, "task": table}
     hidden = privacy_of({} if privacy is None else privacy, "run: privacy")
