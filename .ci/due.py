@@ -6,6 +6,7 @@ the next commit, by the trailer `Slow-tests: passed`. Without such a commit, all
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -13,11 +14,14 @@ from pathlib import Path
 
 PASSED = "Slow-tests: passed"
 ALSO = {
-    "tests/conformance": ("src/isthmus/methods", "src/isthmus/testing.py"),
+    "tests/benchmarks": ("benchmarks",),
+    "tests/conformance": ("src/isthmus/federation", "src/isthmus/methods", "src/isthmus/nn", "src/isthmus/testing.py"),
+    "tests/deploy": ("src/isthmus/federation", "src/isthmus/protect"),
     "tests/docs": ("docs", "README.md", "examples", "src/isthmus/testing.py"),
     "tests/test_wheel.py": ("Makefile", "requirements"),
 }
 """What else tests are of, beside themselves and the room of their name."""
+SLOW = re.compile(r"mark\.(slow|thinned)\b|\bslow_but\(")
 EVERYTHING = (".ci", "constraints.txt", "pyproject.toml", "tests/conftest.py", "tests/helpers.py")
 
 
@@ -42,7 +46,7 @@ def due(changed: Iterable[str], tests: Iterable[str]) -> list[str]:
 
 def slow_tests() -> list[str]:
     """Return the folders of tests, and the modules beside them, with slow tests."""
-    files = [path for path in Path("tests").rglob("test_*.py") if "mark.slow" in path.read_text(encoding="utf-8")]
+    files = [path for path in Path("tests").rglob("test_*.py") if SLOW.search(path.read_text(encoding="utf-8"))]
     return sorted({"/".join(path.parts[:2]) for path in files})
 
 

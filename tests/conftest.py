@@ -15,6 +15,20 @@ settings.register_profile("suite", deadline=None)  # two test processes on two c
 settings.load_profile("suite")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out the slow ones
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put all but every n-th case of a test that is `thinned(n)` among the slow ones."""
+    cases: dict[str, int] = {}
+    for item in items:
+        thinned = item.get_closest_marker("thinned")
+        if thinned is None or item.get_closest_marker("slow") is not None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        at = cases[test] = cases.get(test, -1) + 1
+        if at % thinned.args[0]:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def no_cuts_of_yesterday(tmp_path_factory):
     """What a run keeps for the next one is kept for these tests alone."""

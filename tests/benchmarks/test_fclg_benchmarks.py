@@ -38,6 +38,7 @@ def scripts(scripts_of, monkeypatch, tmp_path):
     return found
 
 
+@pytest.mark.slow
 def test_the_search_keeps_what_validation_graphs_say(scripts, call, capsys, monkeypatch):
     search = scripts["search"]
     monkeypatch.setattr(search, "EVERY", 1)
@@ -54,6 +55,7 @@ def test_the_search_keeps_what_validation_graphs_say(scripts, call, capsys, monk
     assert "| proteins | mvgrl |" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_trials_of_other_contrasts_keep_what_validation_graphs_say(scripts, call, capsys, monkeypatch):
     contrast = scripts["contrast"]
     monkeypatch.setattr(contrast, "FOLDS", 2)

@@ -83,6 +83,7 @@ def test_a_study_gives_the_options_of_fedcog(isthmus, tmp_path):
         ("", ("--method", "fgcl", "--data", "motifs", "--set", "audit.accuracy=true"), "unknown option 'accuracy'"),
     ],
 )
+@pytest.mark.thinned(3)
 def test_mistakes_are_one_line(isthmus, tmp_path, study, arguments, message):
     path = []
     if study:

@@ -47,6 +47,7 @@ def refused(replies: list[Message], why: str) -> bool:
 
 
 @pytest.mark.parametrize("action", ["train", "evaluate"])
+@pytest.mark.thinned(2)
 def test_ask_instead_of_a_masked_total_is_refused(action: str, tmp_path: Path) -> None:
     def lie(message: Message) -> Message | None:
         if message.get("action") != action or message["do"] != "call":
@@ -59,6 +60,7 @@ def test_ask_instead_of_a_masked_total_is_refused(action: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "action"), [("fedgcn", "sum_up"), ("fedcog by totals", "propagate_total")], ids=["fedgcn", "fedcog"]
 )
+@pytest.mark.thinned(2)
 def test_sums_over_neighbours_are_never_for_the_server(name: str, action: str, tmp_path: Path) -> None:
     more: dict[str, Any] = {"methods": [{"name": "fedcog", "through": "totals"}]} if name != "fedgcn" else {}
     name = name.partition(" ")[0]
@@ -180,6 +182,7 @@ def calls_of(post: ByHand, party: str, action: str) -> list[Message]:
 
 @pytest.mark.parametrize(("repeats", "more"), [(0, 0), (1, 3), (2, 6)])
 @pytest.mark.parametrize("action", ["evaluate", "train"])
+@pytest.mark.thinned(5)
 def test_no_action_is_answered_more_often_than_planned(action: str, repeats: int, more: int, tmp_path: Path) -> None:
     """The study has three rounds; a dishonest server goes on asking, each time something else."""
     post, members = finished(tmp_path, limits=f"repeats = {repeats}")

@@ -86,6 +86,7 @@ def test_any_number_of_workers_gives_the_numbers_of_one_process(here: RayHere, n
     ids=["sampling and batches", "neighbours and clipping", "patience", "trained models", "trimmed mean"],
 )
 @pytest.mark.parametrize("sent_as_bytes", [False, True], ids=["", "wire"])
+@pytest.mark.thinned(3)
 def test_options_mean_the_same(here: RayHere, changes: dict[str, Any], sent_as_bytes: bool) -> None:
     study = study_of("fedavg", parties=7, methods=[{"name": "fedavg", **changes}], wire=sent_as_bytes)
     with Cluster() as cluster:
@@ -105,6 +106,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.thinned(2)
 def test_several_methods_and_seeds_into_the_same_folder(here: RayHere, tmp_path: Path, jobs: int) -> None:
     """One that pools the data runs here: what it trains on is one party."""
     methods = [{"name": name} for name in ("fedavg", "centralized", "local")]
@@ -160,6 +162,7 @@ def killing(ray: RayHere, number: int, method: str, at: int) -> Callable[..., No
     [*((name, 4) for name in ("fedavg", "fedgl", "fedper", "local")), *(("fedcog-gcn", at) for at in (1, 4, 8))],
 )
 @pytest.mark.parametrize("saved", [True, False], ids=["with snapshots", "from the start"])
+@pytest.mark.thinned(5)
 def test_a_worker_that_dies_starts_again_and_the_numbers_are_the_same(
     here: RayHere, name: str, at: int, saved: bool, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def test_sums_over_neighbours_are_not_sent_without_protection(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", [name for name in STUDIES if name not in NEED_PROTECTION])
+@pytest.mark.thinned(5)
 def test_a_federation_gives_the_numbers_of_the_study_bit_for_bit(name: str, tmp_path: Path) -> None:
     study = at_folders(study_of(name), tmp_path / "data")
     if name == "two-groups":
@@ -121,6 +122,7 @@ def test_too_few_parties_end_the_run_with_a_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("total", ["none", "masks"])
+@pytest.mark.thinned(2)
 def test_a_coordinator_that_was_killed_goes_on(total: str, tmp_path: Path) -> None:
     """Every party answered, so the result is that of an uninterrupted run."""
     study = at_folders(steady(study_of("fedavg", rounds=5, protect={"total": total})), tmp_path / "data")

@@ -174,6 +174,7 @@ WITHIN = ("negative weight", "no weight")
 """Lies whose sum is one that honest parties may have: a part of another sign or weight, within the bounds of a mean."""
 
 
+@pytest.mark.slow
 def test_a_lie_that_cannot_be_masked_is_named(banks: Path, tmp_path: Path) -> None:
     """The part cannot be made, or has another form than the others'; or else it is within bounds."""
     lies = {lie: tell for lie, (tell, _) in TRAINING.items() if lie not in FOUND}
@@ -186,6 +187,7 @@ def test_a_lie_that_cannot_be_masked_is_named(banks: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("lie", FOUND)
+@pytest.mark.thinned(3)
 def test_a_masked_lie_leaves_out_the_half_of_its_party(lie: str, banks: Path, tmp_path: Path) -> None:
     """No sum of hidden parts can name one party: of four, the two of the wrong half are out, and both are named."""
     outcome = run_with_liar(study_at(banks, "masks"), banks, tmp_path, LIAR, "train", answer=TRAINING[lie][0])
@@ -206,6 +208,7 @@ def distance(one: Any, other: Any) -> float:
 
 @pytest.mark.parametrize("total", PROTECTIONS)
 @pytest.mark.parametrize("factor", [-1.0, 10.0])
+@pytest.mark.thinned(3)
 def test_a_lie_within_bounds_moves_the_model_by_the_liars_share_at_most(
     factor: float, total: str, banks: Path, tmp_path: Path
 ) -> None:
@@ -233,6 +236,7 @@ def honest_run(study: Study, folder: Path, base: Path) -> Any:
 
 
 @pytest.mark.parametrize("total", PROTECTIONS)
+@pytest.mark.thinned(2)
 def test_with_clipped_means_a_boosted_update_is_no_larger_than_any(total: str, banks: Path, tmp_path: Path) -> None:
     clipped = {"name": "clipped-mean", "bound": 0.05}
     study = study_at(banks, total, training={"rounds": 1, "quorum": 0.5, "aggregate": clipped})
@@ -258,6 +262,7 @@ def study_with(folder: Path, rule: dict[str, Any], total: str = "none") -> Study
 
 
 @pytest.mark.parametrize("rule", AGGREGATIONS)
+@pytest.mark.thinned(3)
 def test_an_aggregation_gives_a_federation_the_model_of_one_process(rule: str, banks: Path, tmp_path: Path) -> None:
     study = study_with(banks, AGGREGATIONS[rule])
     found = honest_run(study, banks, tmp_path).runs[0]
@@ -267,6 +272,7 @@ def test_an_aggregation_gives_a_federation_the_model_of_one_process(rule: str, b
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
+@pytest.mark.thinned(3)
 def test_an_aggregation_that_compares_holds_against_a_boosted_answer(rule: str, banks: Path, tmp_path: Path) -> None:
     """Within `federation.norm` nobody is named; the model moves a tenth of what it does under a plain mean, at most."""
     moved = {}
@@ -307,6 +313,7 @@ COUNTS: dict[str, tuple[AnswerLie, str]] = {
 
 
 @pytest.mark.parametrize("by", ["total", "ask"])
+@pytest.mark.thinned(2)
 def test_a_lie_about_counts_is_named_and_changes_no_metric(by: str, banks: Path, tmp_path: Path) -> None:
     answers = in_turn(tell for tell, _ in COUNTS.values())
     outcome = run_with_liar(one_run(banks, COUNTS, evaluate_by=by), banks, tmp_path, LIAR, "evaluate", answer=answers)
@@ -321,6 +328,7 @@ MASKED_COUNTS = ("negative counts", "accuracy of 2", "more than it has", "negati
 
 
 @pytest.mark.parametrize("lie", MASKED_COUNTS)
+@pytest.mark.thinned(3)
 def test_a_masked_sum_of_counts_is_checked(lie: str, banks: Path, tmp_path: Path) -> None:
     """A sum of counts that four parties cannot have is repeated over halves; within bounds it shifts as a share may."""
     outcome = run_with_liar(study_at(banks, "masks"), banks, tmp_path, LIAR, "evaluate", answer=COUNTS[lie][0])
@@ -352,6 +360,7 @@ METHOD_COUNTS: dict[str, tuple[str, AnswerLie, str]] = {
 
 
 @pytest.mark.parametrize("lie", METHOD_COUNTS)
+@pytest.mark.thinned(5)
 def test_a_lie_in_the_counts_of_a_method_is_named(lie: str, banks: Path, tmp_path: Path) -> None:
     """They are of the set-up, which needs everybody: the run ends, and its one line says who lied."""
     action, tell, why = METHOD_COUNTS[lie]
@@ -508,6 +517,7 @@ OUT_OF_STEP = (
 """Replies after which the server counts the party as absent, or the party has an older reply to repeat."""
 
 
+@pytest.mark.slow
 def test_a_reply_that_is_none_is_named(banks: Path, tmp_path: Path) -> None:
     lies = {lie: each for lie, each in REPLIES.items() if lie not in OUT_OF_STEP}
     replies = in_turn(tell for tell, _ in lies.values())
@@ -517,6 +527,7 @@ def test_a_reply_that_is_none_is_named(banks: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lie", OUT_OF_STEP)
+@pytest.mark.thinned(5)
 def test_a_reply_that_belongs_to_nothing_is_named(lie: str, banks: Path, tmp_path: Path) -> None:
     tell, why = REPLIES[lie]
     study = study_at(banks, training={"rounds": 3, "quorum": 0.5})
@@ -550,6 +561,7 @@ MASKED_REPLIES: dict[str, ReplyLie] = {
 
 
 @pytest.mark.parametrize("lie", MASKED_REPLIES)
+@pytest.mark.thinned(5)
 def test_a_masked_reply_that_is_none_is_named(lie: str, banks: Path, tmp_path: Path) -> None:
     study = study_at(banks, "masks")
     outcome = run_with_liar(study, banks, tmp_path, LIAR, "train", reply=MASKED_REPLIES[lie])
@@ -623,6 +635,7 @@ PROTECTED = ("sum of 1e308", "count of 10^9", "no sums", "squares as a text")
 
 
 @pytest.mark.parametrize("lie", SET_UP)
+@pytest.mark.thinned(5)
 def test_a_lie_in_the_set_up_is_named(lie: str, banks: Path, tmp_path: Path) -> None:
     """The set-up needs everybody, so it ends; its one line says who lied, whoever comes first."""
     action, tell, why = SET_UP[lie]

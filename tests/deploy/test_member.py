@@ -25,6 +25,7 @@ from isthmus.study.results import Results
 
 
 @pytest.mark.parametrize("name", ["fedavg", "local", "fedper", "ditto", "two-groups", "fedcog-gcn"])
+@pytest.mark.thinned(5)
 def test_every_party_gets_its_own_model_and_nobody_elses(name: str, tmp_path: Path) -> None:
     study = at_folders(study_of(name), tmp_path / "data")
     if name == "two-groups":
@@ -43,6 +44,7 @@ def test_every_party_gets_its_own_model_and_nobody_elses(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedper", "fedproto"])
+@pytest.mark.thinned(3)
 def test_a_party_predicts_from_its_own_disk(name: str, tmp_path: Path) -> None:
     study = at_folders(study_of(name), tmp_path / "data")
     outcome, here = federated(study, tmp_path), in_one_process(study)

@@ -16,6 +16,7 @@ from isthmus.deploy.party_side import Message
 
 @pytest.mark.parametrize("total", ["none", "masks"])
 @pytest.mark.parametrize("name", ["fedavg", "fedgl", "fedcog", "fedgcn", "fedproto"])
+@pytest.mark.thinned(3)
 def test_both_sides_count_the_same_answers_and_bytes(name: str, total: str, tmp_path: Path) -> None:
     if total == "none" and name in NEED_PROTECTION:
         pytest.skip("needs protection")

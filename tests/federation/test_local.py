@@ -54,6 +54,7 @@ def told(result: RunResult) -> Any:
 @pytest.mark.parametrize("side_by_side", [True, False], ids=["cohort", "alone"])
 @pytest.mark.parametrize("held", PARTIES)
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+@pytest.mark.thinned(5)
 def test_through_bytes_a_run_is_the_same_bit_for_bit(method: Averaging, held: str, side_by_side: bool) -> None:
     plain, wired = (run(method, held, wire=wire, side_by_side=side_by_side) for wire in (False, True))
     results = plain.go(), wired.go()
@@ -64,6 +65,7 @@ def test_through_bytes_a_run_is_the_same_bit_for_bit(method: Averaging, held: st
 
 @pytest.mark.parametrize("held", PARTIES)
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+@pytest.mark.thinned(3)
 def test_one_cohort_gives_what_cohorts_of_one_give(method: Averaging, held: str) -> None:
     together, alone = (run(method, held, side_by_side=side_by_side) for side_by_side in (True, False))
     results = together.go(), alone.go()

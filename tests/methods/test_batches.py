@@ -86,6 +86,7 @@ def assert_law(module, parties, options, embed=False):
 @over_options
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("encoder", ["gcn", "sage", "gin", "gat", "appnp"])
+@pytest.mark.thinned(5)
 def test_a_party_trains_the_same_alone_and_side_by_side(encoder, sparse, options):
     module = build(encoder, **({"hops": 2} if encoder == "appnp" else {}))
     parties = make_parties("node", nodes=NODES, sparse=sparse, weighted=True, untrained=(1,))
@@ -133,6 +134,7 @@ def test_methods_for_coupled_graphs_conform(name, options):
 
 
 @pytest.mark.parametrize("options", ["sampled-batches", "clusters"])
+@pytest.mark.thinned(2)
 def test_fedgc_without_self_training_conforms(options):
     more = {"self_training": False, "transforming": {"epochs": 3}}
     method = Method.named("fedgc").read({"rounds": 2, "local": {"epochs": 2, **OPTIONS[options]}, **more}, "fedgc")

@@ -33,6 +33,7 @@ over_sparse = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sp
 
 @over_sparse
 @pytest.mark.parametrize("name", ONE_BY_ONE)
+@pytest.mark.thinned(3)
 def test_what_is_not_known_falls_back_and_is_as_it_would_be_alone(name, sparse):
     assert not assert_law(build(name), make_parties("node", sparse=sparse, weighted=True), STEADY).side_by_side
 

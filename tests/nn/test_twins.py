@@ -29,6 +29,7 @@ over_sparse = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sp
 
 @over_sparse
 @pytest.mark.parametrize("name", SIDE_BY_SIDE)
+@pytest.mark.thinned(3)
 def test_known_layers_work_side_by_side_as_they_would_alone(name, sparse):
     assert assert_law(build(name), make_parties("node", sparse=sparse, weighted=True), STEADY).side_by_side
 

@@ -58,6 +58,7 @@ def test_a_sum_for_the_parties_reaches_them_and_not_the_server(kind: str, least:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thinned(3)
 def test_sum_after_sum_over_the_same_parties_and_over_others(kind: str) -> None:
     table = Table(kind, weights_of(5))
     for of in [table.parties] * 20 + [table.parties[:3], table.parties[2:], table.parties]:
@@ -223,6 +224,7 @@ def with_liars(parties: int, *liars: str) -> dict[str, Reply]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("liar", ["a", "d", "h"])
+@pytest.mark.thinned(3)
 def test_a_wrong_sum_is_drawn_again_without_halves_until_it_is_right(kind: str, liar: str) -> None:
     table = Table(kind, with_liars(8, liar), wrong=too_large)
     found = table.total().total

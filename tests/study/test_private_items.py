@@ -47,6 +47,7 @@ CONFORMING = [FedAvg(rounds=2, local=LOCAL), Scaffold(rounds=2), FedRep(rounds=2
 
 @pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "same_seed_same_result"])
 @pytest.mark.parametrize("method", CONFORMING, ids=lambda each: each.name)
+@pytest.mark.thinned(3)
 def test_private_training_conforms(check, method):
     CHECKS[check](subject(method))
 
@@ -101,6 +102,7 @@ def test_nothing_but_noisy_gradients_leads_from_items_to_the_server(name, monkey
 
 
 @pytest.mark.parametrize("name", COVERED)
+@pytest.mark.thinned(5)
 def test_a_method_that_only_trains_spends_the_epsilon(name):
     run = isthmus.run(name, small_parties("graph"), rounds=2, privacy={"unit": "item", "epsilon": 8.0},
                       model=Method.named(name).encoder).runs[0]  # fmt: skip

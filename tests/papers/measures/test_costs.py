@@ -11,6 +11,7 @@ from isthmus.study.config import Study
 from isthmus.study.run import run_study
 
 
+@pytest.mark.slow
 def test_costs_are_those_of_the_ledger_and_of_all_sides() -> None:
     plan = Study.of(
         {
