@@ -22,6 +22,8 @@ def test_encodings_are_settled_by_totals(tmp_path: Path) -> None:
     add_columns(tmp_path / "data")
     here, outcome = in_one_process(study), federated(study, tmp_path)
     assert here.history == outcome.runs[0].history
+    structural = study.load(0).parties[0].inputs.structural
+    assert outcome.runs[0].description["structural"] == list(structural) != []
     said = {(row["verb"], row["action"]) for row in outcome.ledger.rows()}
     assert {("total", "first"), ("total", "second"), ("ask", "values")} <= said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from isthmus.study.export import export_model
 from isthmus.study.models import TrainedModel, choose_model, choose_run, load_model, write_predictions
 from isthmus.study.results import Results
 from isthmus.study.run import run_study
+from isthmus.testing import small_parties
 
 
 class Wide(nn.Module):
@@ -277,6 +279,33 @@ def test_a_model_trained_on_noisy_sums_says_that_it_reads_exact_ones(method: str
         * noted
     )
     assert not [note for note in model.notes if "at once" in note]
+
+
+@pytest.mark.parametrize(
+    ("method", "level", "model", "privacy", "left_out"),
+    [
+        ("fedavg", "node", "gap", {"unit": "edge", "epsilon": 8.0}, True),
+        ("fedgcn", "node", "gap", {"unit": "edge", "epsilon": 8.0}, True),
+        ("fedavg", "node", "gap", {"unit": "node", "epsilon": 8.0, "neighbours": 300}, True),
+        ("fedavg", "node", "gap", None, False),
+        ("fgcl", "graph", "gcn", None, True),
+    ],
+)
+def test_features_that_training_read_as_zeros_are_zeros_in_use(
+    method: str, level: Any, model: str, privacy: Any, left_out: bool, tmp_path: Path
+) -> None:
+    parties = [replace(party, structural=torch.tensor([0, 2])) for party in small_parties(level)]
+    trained = isthmus.run(method, parties, rounds=2, model=model, privacy=privacy).model()
+    party, changed = parties[0], copy(parties[0].graph)
+    changed.x = party.graph.x.to_dense().index_add(1, torch.tensor([0, 2]), torch.full((changed.num_nodes, 2), 9.0))
+    other = replace(party, graph=changed)
+    assert torch.equal(trained.outputs(party), trained.outputs(other)) == left_out
+    assert torch.equal(trained.embeddings(party), trained.embeddings(other)) == left_out
+    export_model(trained, tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    batch = (changed.batch,) if level == "graph" else ()
+    given = changed.x, changed.edge_index, torch.ones(changed.num_edges), *batch
+    torch.testing.assert_close(program(*given), trained.outputs(other), atol=1e-5, rtol=0)
 
 
 def test_a_method_of_ones_own_is_asked_for_by_its_file(tmp_path: Path) -> None:

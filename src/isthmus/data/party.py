@@ -19,7 +19,7 @@ from isthmus.data.level import Level
 from isthmus.data.neighbours import Neighbours, NodeRange, Subgraph
 from isthmus.data.schema import Inputs, Schema
 from isthmus.data.validation import check_splits, drop_unlabelled, validate_batch, validate_graph, validate_split
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, PartyFailed
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -448,7 +448,18 @@ class Party:
     @property
     def inputs(self) -> Inputs:
         """What a model may read of the party's data."""
-        return Inputs(self.features, self.edge_width, self.schema, self.label_width)
+        structural = () if self.structural is None or self.schema is not None else tuple(self.structural.tolist())
+        return Inputs(self.features, self.edge_width, self.schema, self.label_width, structural)
+
+    def without_structural(self, remedy: str) -> Party:
+        """The party with zeros in place of features that follow from its edges; an error if nothing is left."""
+        if self.structural is None or not self.structural.numel():
+            return self
+        graph = copy(self.graph)
+        graph.x = rows.zero_columns(graph.x, self.structural)
+        if not bool((graph.x.values() if rows.is_sparse(graph.x) else graph.x).any()):
+            raise PartyFailed(self.name, f"all its features follow from its edges: {remedy}")
+        return self.with_graph(graph, self.border)
 
     def per_edge(self) -> dict[str, Any]:
         """The columns of edges that the graph has, see `PER_EDGE`."""

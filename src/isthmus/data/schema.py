@@ -339,12 +339,14 @@ class Inputs:
         features, edge_features: numbers of features of a node, and of an edge.
         schema: the types of both, of a typed graph.
         label_features: number of features of a labelled edge, where edges are classified.
+        structural: positions of the features that follow from edges, of graphs without types.
     """
 
     features: int
     edge_features: int = 0
     schema: Schema | None = None
     label_features: int = 0
+    structural: tuple[int, ...] = ()
 
 
 SMALLEST = Inputs(1, 1, Schema((("node", 0),), ((("node", "to", "node"), 1),), "node"))

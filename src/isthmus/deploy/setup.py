@@ -22,6 +22,7 @@ from isthmus.data.folder.encoding import Encoding, first_totals, second_totals
 from isthmus.data.folder.reading import Contents
 from isthmus.data.ids import PLAIN, Hashing, Pseudonyms
 from isthmus.data.schema import Inputs
+from isthmus.data.smiles import structural_columns
 from isthmus.deploy.introductions import (
     KINDS,
     check_lists,
@@ -112,7 +113,9 @@ class Agreement:
         """What a model may read of the parties' data."""
         database, encoding = read_database(self.agreed), self._encoding
         if database is None:
-            return Inputs(self.features)
+            molecules = self.agreed["smiles.features"]
+            structural = encoding.structural() if molecules is None else structural_columns(molecules)
+            return Inputs(self.features, structural=tuple(structural.tolist()))
         schema = encoding.schema(database)
         return Inputs(self.features, schema.edge_width, schema, encoding.label_width(database))
 

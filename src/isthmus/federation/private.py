@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -317,21 +316,12 @@ def _with_hops(party: Party, plan: HopPlan, reader: Aggregated, noise: NoiseKey)
         plan.check_neighbours(edges, party.name)
         return plan.total(h, edges, noise, party.name, next(hops))
 
-    x = _not_from_edges(party)
+    x = rows.to_dense(_without_structural(party).graph.x)
     return without_edges(party, reader.aggregate(x.double(), party.graph.edge_index, total).to(x.dtype))
 
 
 def _without_structural(party: Party) -> Party:
-    """The party without features that follow from edges, which stay for sums that parties make together."""
-    graph = copy(party.graph)
-    graph.x = _not_from_edges(party)
-    return party.with_graph(graph, party.border)
-
-
-def _not_from_edges(party: Party) -> Tensor:
-    """Features, with zeros for those that follow from edges."""
-    x = rows.to_dense(party.graph.x)
-    return x if party.structural is None else rows.zero_columns(x, party.structural)
+    return party.without_structural("sums with noise alone teach nothing, so give nodes features of their own")
 
 
 def _change(path: str, value: Any, before: Any) -> Tensor:

@@ -249,6 +249,11 @@ class Method(Registered):
         return self
 
     @property
+    def hides_structural(self) -> bool:
+        """Whether its parties train without features that follow from edges."""
+        return False
+
+    @property
     def reads_across(self) -> bool:
         """Whether it trains on edges that cross between parties."""
         return self.for_crossing

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,10 +16,10 @@ from isthmus.data import rows
 from isthmus.data.cache import digest
 from isthmus.data.level import Level
 from isthmus.data.party import SPLITS, Block, Party
-from isthmus.errors import IsthmusError, PartyFailed
+from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import Prepared, Site
+from isthmus.federation.site import Prepared
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State, Weighting
@@ -128,8 +127,9 @@ class FGCL(FedAvg):
         more = {"delta": self.delta} if "delta" in kind.model_fields else {}
         return [kind.read({"epsilon": epsilon, **more}, "method 'fgcl'") for epsilon in self.epsilons]
 
-    def predictor(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
-        return super().predictor([safe(party) for party in parties], task, module, **where)
+    @property
+    def hides_structural(self) -> bool:
+        return self.features != "all"
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         state.start(weights=model.weights())
@@ -317,17 +317,8 @@ class FGCL(FedAvg):
 
 
 def safe(party: Party) -> Party:
-    """Set the features of a party that follow from its edges to zero."""
-    if party.structural is None or not party.structural.numel():
-        return party
-    graph = copy(party.graph)
-    graph.x = rows.zero_columns(graph.x, party.structural)
-    if not bool((graph.x.values() if rows.is_sparse(graph.x) else graph.x).any()):
-        raise PartyFailed(
-            party.name,
-            "all its features follow from its edges: give others, or set features = 'all' and promise nothing",
-        )
-    return replace(party, graph=graph)
+    """The party with zeros in place of features that follow from its edges."""
+    return party.without_structural("give others, or set features = 'all' and promise nothing")
 
 
 def _batch(party: Party) -> Tensor:

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,15 @@ class Program(nn.Module):
 
     Arguments:
         labelled: the node type whose rows are the output; none if all rows are.
+        left_out: positions of features that were 0 in training.
     """
 
-    def __init__(self, module: nn.Module, labelled: int | None) -> None:
+    left_out: Tensor | None
+
+    def __init__(self, module: nn.Module, labelled: int | None, left_out: Sequence[int] = ()) -> None:
         super().__init__()
         self.module, self.labelled = module, labelled
+        self.register_buffer("left_out", torch.tensor(left_out) if left_out else None)
         self.names = inspect.signature(module.forward).parameters.keys()
 
     def forward(
@@ -65,6 +69,8 @@ class Program(nn.Module):
             torch._check(graphs > 0)
             given |= {"batch": batch, "batch_size": graphs, "num_graphs": graphs}
         more = {name: value for name, value in given.items() if value is not None and name in self.names}
+        if self.left_out is not None:
+            x = x.index_fill(1, self.left_out, 0)
         output: Tensor = self.module(x, edge_index, **more)
         if node_type is None or self.labelled is None:
             return output
@@ -116,7 +122,7 @@ def _trace(model: TrainedModel) -> Any:
     sizes |= {name: {1 if name == "edge_label_index" else 0: DYNAMIC} for name in more}
     schema = inputs_of(model.description).schema
     labelled = None if schema is None or not schema.labelled else schema.node_types.index(schema.labelled)
-    program = Program(model.module, labelled).eval()
+    program = Program(model.module, labelled, model.left_out).eval()
     try:
         with torch.no_grad():
             return torch.export.export(program, example, more, dynamic_shapes=sizes, strict=False)

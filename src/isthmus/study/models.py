@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from isthmus import own_code, result_files, store
 from isthmus.data.party import SPLITS, Party
+from isthmus.data.rows import zero_columns
 from isthmus.data.schema import Inputs, Schema
 from isthmus.errors import IsthmusError, did_you_mean, format_option, path_of, similar_path, writes_flags
 from isthmus.federation import wire
@@ -91,6 +92,7 @@ def describe_model(
         "edge_features": inputs.edge_features,
         "label_features": inputs.label_features,
         "schema": None if inputs.schema is None else inputs.schema.to_dict(),
+        "structural": list(inputs.structural),
         "labels": list(labels),
         "encoding": encoding,
         "code": _sources(method, encoder, task),
@@ -239,14 +241,26 @@ class TrainedModel:
         elif not together:
             self.notes = [*self.notes, *self._notes_on_borders(partners)]
         for group in [found] if together else [[each] for each in found]:
-            site = self.method.predictor(
-                [each.party for each in group], self.task, self.module, seed=int(self.description["seed"])
-            )
+            parties = [self._as_trained(each.party) for each in group]
+            site = self.method.predictor(parties, self.task, self.module, seed=int(self.description["seed"]))
             with site.asked():
                 site.kept[OWN] = [self.weights] * len(group)
             for at, each in enumerate(group):
                 with site.asked([at]):
                     yield each, site
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Positions of the features that were 0 in training, because they follow from edges that it hides."""
+        hides = self._trained_on_noise or self.method.hides_structural
+        return inputs_of(self.description).structural if hides else ()
+
+    def _as_trained(self, party: Party) -> Party:
+        if not self.left_out:
+            return party
+        graph = copy.copy(party.graph)
+        graph.x = zero_columns(graph.x, torch.tensor(self.left_out))
+        return party.with_graph(graph, party.border)
 
     @property
     def _trained_on_noise(self) -> bool:
@@ -357,7 +371,8 @@ def inputs_of(description: Mapping[str, Any]) -> Inputs:
     types = description.get("schema")
     schema = None if types is None else Schema.of_dict(types)
     edge_features, label_features = (int(description.get(name, 0)) for name in ("edge_features", "label_features"))
-    return Inputs(int(description["features"]), edge_features, schema, label_features)
+    structural = tuple(description.get("structural", ()))
+    return Inputs(int(description["features"]), edge_features, schema, label_features, structural)
 
 
 def _named_model(table: Mapping[str, Any]) -> Any:

@@ -117,13 +117,14 @@ class Encoding:
             widths = self._append(contents.features, hashing, memory)
             return self._features(contents.features.num_rows, memory.tensors(), widths)
 
+    def structural(self) -> Tensor:
+        """Return, in ascending order, the positions of the features that are computed from the edges."""
+        masks = [_structural(name, each, each.features_of(self.totals[name])) for name, each in self.columns.items()]
+        return torch.cat(masks).nonzero().squeeze(1)
+
     def _features(self, count: int, arrays: dict[str, Tensor], widths: list[int]) -> tuple[Tensor, Tensor]:
         """Return what `encode` does, of so many rows that `_append` has encoded."""
-        masks = [
-            _structural(name, column, width) for (name, column), width in zip(self.columns.items(), widths, strict=True)
-        ]
-        shape = count, sum(widths)
-        structural = torch.cat(masks).nonzero().squeeze(1)
+        shape, structural = (count, sum(widths)), self.structural()
         if "x" in arrays:
             return arrays["x"].view(shape), structural
         crow = torch.cat([torch.zeros(1, dtype=torch.long), arrays["counts"].cumsum(0)])

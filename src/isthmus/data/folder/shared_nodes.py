@@ -14,8 +14,9 @@ from isthmus.data.folder.reading import Contents
 DISAGREE = 0.01
 """Share of shared ids with other features or labels from which on running numbers are taken for row numbers."""
 ROW_NUMBERS = (
-    "ids are numbered in order, and the same id has other features or labels at another party: if each party numbers its "
-    'own rows, set ids = "own" at all parties (isthmus party new --ids own); if they are the same nodes, ids = "shared"'
+    "ids are numbered in order, and the same id has other features or labels at another party: if each party numbers "
+    'its own rows, set ids = "own" at all parties (isthmus party new --ids own); if they are the same nodes, '
+    'ids = "shared"'
 )
 
 
