@@ -154,6 +154,14 @@ def format_option(path: str, value: Any) -> str:
     return f"{first}={value!r}"
 
 
+OTHERS_NAMES = {
+    "learning_rate": "lr", "wd": "weight_decay", "batchsize": "batch_size", "num_layers": "layers",
+    "num_epochs": "epochs", "local_epochs": "epochs", "num_rounds": "rounds", "hidden_channels": "hidden",
+    "hidden_dim": "hidden", "num_clients": "parties", "n_clients": "parties",
+}  # fmt: skip
+"""What other libraries call options of ours."""
+
+
 def closest_path(key: str, paths: Sequence[str], cutoff: float = 0.6) -> tuple[float, str]:
     """Return how similar the most similar path's last part is to that of `key`, and the path; 0 and "" if none is.
 
@@ -162,6 +170,8 @@ def closest_path(key: str, paths: Sequence[str], cutoff: float = 0.6) -> tuple[f
 
     >>> closest_path("lr", ["rounds", "local.lr", "server.lr"]), closest_path("epoch", ["rounds"])
     ((1.0, 'local.lr'), (0.0, ''))
+    >>> closest_path("learning_rate", ["rounds", "local.lr"])
+    (1.0, 'local.lr')
     """
 
     def similarity(one: str, other: str) -> float:
@@ -169,6 +179,8 @@ def closest_path(key: str, paths: Sequence[str], cutoff: float = 0.6) -> tuple[f
 
     def leaf(path: str) -> str:
         return path.rpartition(".")[2]
+
+    key = key.removesuffix(leaf(key)) + OTHERS_NAMES.get(leaf(key).lower(), leaf(key))
 
     def fit(path: str) -> tuple[float, float]:
         return similarity(leaf(key), leaf(path)), similarity(key, path) if "." in key else 0.0

@@ -16,8 +16,13 @@ def test_parties_without_test_or_validation_items_are_named_in_one_note() -> Non
     assert describe(parties).split_note == ""
     none, few = torch.zeros_like(parties[0].test), parties[1].test & (parties[1].test.cumsum(0) <= 2)
     lacking = [replace(parties[0], test=none, val=none), replace(parties[1], test=few), parties[2]]
-    due = "there is no test item at p0 and no validation item at p0: the worst party rests on few items, p1 has 2"
+    due = "there is no test item at p0 and no validation item at p0: scores of parties rest on few items, p1 has 2"
     assert describe(lacking).split_note == due
+    idle = replace(lacking[0], train=none)
+    said = (
+        f"there is no item in any split at p0{due[len('there is no test item at p0 and no validation item at p0') :]}"
+    )
+    assert describe([idle, *lacking[1:]]).split_note == said
     every = [replace(party, val=torch.zeros_like(party.val)) for party in parties]
     assert describe(every).split_note == ""  # a study without validation is meant so
 

@@ -135,4 +135,5 @@ def add_columns(folder: Path) -> None:
         table = table.append_column("town", pa.array([("bonn", "ulm", f"only-{at}")[row % 3] for row in rows]))
         parquet.write_table(table, party / "nodes.parquet")
         with (party / "party.toml").open("a") as file:
-            file.write('\n[columns.age]\nkind = "number"\nstructural = true\n\n[columns.town]\nkind = "category"\nstructural = false\n')
+            file.write('\n[columns.age]\nkind = "number"\nstructural = true\n')
+            file.write('\n[columns.town]\nkind = "category"\nstructural = false\n')

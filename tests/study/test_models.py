@@ -308,6 +308,16 @@ def test_features_that_training_read_as_zeros_are_zeros_in_use(
     torch.testing.assert_close(program(*given), trained.outputs(other), atol=1e-5, rtol=0)
 
 
+def test_a_model_of_a_party_that_trained_nothing_says_so() -> None:
+    parties = small_parties("node")
+    idle = replace(parties[1], train=torch.zeros_like(parties[1].train))
+    results = isthmus.run("fedrep", [parties[0], idle, *parties[2:]], rounds=1, unlabelled="idle")
+    for party, noted in ((idle, True), (parties[0], False)):
+        model = results.model(party=party.name)
+        model.predict(party)
+        assert any("had no training label, so nothing of its own" in note for note in model.notes) == noted
+
+
 def test_a_method_of_ones_own_is_asked_for_by_its_file(tmp_path: Path) -> None:
     model = isthmus.run("fedavg", rounds=1).model()
     description = {**model.description, "method": {"name": "nowhere"}, "code": {"own:Nowhere": "1f"}}

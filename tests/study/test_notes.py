@@ -137,7 +137,7 @@ def test_numbers_that_are_far_away_are_told_and_so_is_who_is_no_better_than_one_
         party.graph.y = 100 + party.graph.y.float()
     results = isthmus.run(["fedavg", "majority"], parties, rounds=1)
     assert results.notes == [
-        "labels are numbers of about 100, and models start near 0: scale the labels to about 1",
+        "labels are numbers of about 100, and models start near 0: divide them, in your tables, to be about 1",
         "fedavg is no better than majority, one answer for all items, by RMSE",
     ]
 

@@ -83,12 +83,14 @@ class CutDescription:
 
     @property
     def split_note(self) -> str:
-        """A sentence on parties with labels that have no test item, or none for validation; empty if all have.
+        """A sentence on parties that have no item in a split, no test item or none for validation; empty if all have.
 
         It says if a party's score, and so perhaps the worst party's, rests on few test items.
         """
         held = [party for party in self.parties if party.train + party.val + party.test]
-        lacks = [
+        idle = [party.name for party in self.parties if party not in held]
+        lacks = [f"no item in any split at {few_names(idle)}"] if held and idle else []
+        lacks += [
             f"no {name} item at {few_names(without)}"
             for split, name in (("test", "test"), ("val", "validation"))
             if 0 < len(without := [party.name for party in held if not getattr(party, split)]) < len(held)
@@ -97,7 +99,7 @@ class CutDescription:
             return ""
         tested = [party for party in held if party.test]
         smallest = min(tested, key=lambda party: party.test, default=None)
-        few = f": the worst party rests on few items, {smallest.name} has {smallest.test}" if smallest else ""
+        few = f": scores of parties rest on few items, {smallest.name} has {smallest.test}" if smallest else ""
         return f"there is {' and '.join(lacks)}{few if smallest and smallest.test < FEW else ''}"
 
     def to_dict(self) -> dict[str, Any]:

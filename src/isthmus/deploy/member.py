@@ -43,7 +43,7 @@ from isthmus.privacy.random_bits import KEY, derive_key
 from isthmus.study.config import Study
 from isthmus.study.models import describe_model, write_models
 from isthmus.study.private import check_private, most_spent, private_answers
-from isthmus.study.setup import check_task, extended, module_of, outline, suited
+from isthmus.study.setup import check_task, extended, module_of, outline, suited, without_training
 
 if TYPE_CHECKING:
     from isthmus.deploy.matching import Match
@@ -169,7 +169,8 @@ class Member(PartySide):
         numbered, drawn = self.pseudonyms or hashing, study.draw_of(seed)
         party = build_party(self.contents, encoding, hashing=numbered, seed=drawn, **split_shares(study))
         (party,) = task.set_masks([party])
-        if study.unlabelled == "error" and not bool(party.training_mask.any()):
+        untrained = without_training([party])
+        if study.unlabelled == "error" and untrained:
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
         encoder, own = study.encoder(), self.contents.settings
         method = suited(method, encoder, task.level)
@@ -183,7 +184,8 @@ class Member(PartySide):
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
         columns |= self._known_categories()
         hidden = study.named_privacy()
-        self.description = describe_model(method, encoder, task, seed, party.inputs, labels, columns, hidden)
+        about = party.inputs, labels, columns, hidden, untrained
+        self.description = describe_model(method, encoder, task, seed, *about)
         where: dict[str, Any] = {"seed": seed, "noise_key": self._noise_key(seed)}
         where["private"] = private_answers(hidden, method, module, task)
         self.site = method.site([party], task, module, **where)

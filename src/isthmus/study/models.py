@@ -73,6 +73,7 @@ def describe_model(
     labels: Sequence[str] = (),
     encoding: Mapping[str, Any] | None = None,
     privacy: Privacy | None = None,
+    untrained: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What a run's models need beside their weights, as plain values.
 
@@ -82,6 +83,7 @@ def describe_model(
         labels: names of the classes, or of the tasks.
         encoding: how columns of files become features; None if the data come as numbers.
         privacy: what the study hides.
+        untrained: names of parties that train on nothing.
     """
     return {
         "method": {"name": method.name, **method.model_dump()},
@@ -97,6 +99,7 @@ def describe_model(
         "encoding": encoding,
         "code": _sources(method, encoder, task),
         "privacy": "" if privacy is None else privacy.name,
+        "untrained": list(untrained),
     }
 
 
@@ -223,6 +226,11 @@ class TrainedModel:
     def _read(self, data: NewData, key: Path | str | None) -> list[NewParty]:
         found = new_parties(data, self.description["encoding"], key, int(self.description["seed"]), self.task.level)
         self.notes = [note for each in found for note in each.notes]
+        if self.party in self.description.get("untrained", ()):
+            self.notes.append(
+                f"party '{self.party}' had no training label, so nothing of its own in this model was trained: a model "
+                "that all parties share fits better"
+            )
         for each in found:
             self._check_fit(each)
         return found

@@ -84,7 +84,9 @@ def _far_from_one(parties: Sequence[Party]) -> list[str]:
     size = float(known.square().mean().sqrt())
     if 0.1 <= size <= 10:
         return []
-    return [f"labels are numbers of about {size:.3g}, and models start near 0: scale the labels to about 1"]
+    return [
+        f"labels are numbers of about {size:.3g}, and models start near 0: divide them, in your tables, to be about 1"
+    ]
 
 
 def _common_class(cut: CutDescription, task: Mapping[str, Any]) -> list[str]:

@@ -143,10 +143,14 @@ def check_typed(method: Method, inputs: Inputs, module: nn.Module) -> None:
         raise IsthmusError(f"method '{method.name}' leaves the features of edges out, which the model reads: use {fit}")
 
 
+def without_training(parties: Sequence[Party]) -> list[str]:
+    """Names of the parties without a training label."""
+    return [party.name for party in parties if not bool(party.training_mask.any())]
+
+
 def check_labelled(parties: Sequence[Party]) -> None:
     """Refuse parties without training labels, which would take part without learning anything of their own."""
-    idle = [party.name for party in parties if not bool(party.training_mask.any())]
-    if idle:
+    if idle := without_training(parties):
         raise IsthmusError(
             f"party '{idle[0]}' has no training label ({len(idle)} of {len(parties)} have none): "
             "label more, use fewer parties, or let them take part without weight: "
