@@ -101,10 +101,17 @@ def test_parties_hide_their_edges_by_noise_of_their_own_in_sums_over_neighbours(
 PRIVACY = [{"unit": "edge", "epsilon": 5.0}, {"unit": "node", "epsilon": 50.0, "neighbours": 500}]
 
 
+METHODS = [{"name": "fedgcn"}, {"name": "fedcog", "lnnc": False, "through": "totals", "trainer": "ditto"}]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=["fedgcn", "fedcog"])
 @pytest.mark.parametrize("privacy", PRIVACY, ids=["edge", "node"])
-def test_parties_hide_edges_that_cross_by_shares_of_noise_in_sums_over_all(privacy: Any, tmp_path: Path) -> None:
+@pytest.mark.thinned(3)  # fedgcn with edges, fedcog with nodes
+def test_parties_hide_edges_that_cross_by_shares_of_noise_in_sums_over_all(
+    privacy: Any, method: dict[str, Any], tmp_path: Path
+) -> None:
     tables = {"privacy": privacy, "protect": {"total": "masks"}, "model": {"encoder": "gap", "hidden": 4, "dropout": 0}}
-    study = at_folders(study_of("fedgcn", rounds=2, **tables), tmp_path / "data")
+    study = at_folders(study_of("fedgcn", rounds=2, methods=[method], **tables), tmp_path / "data")
     (run,) = federated(study, tmp_path).runs
     assert run.privacy["epsilon"] == pytest.approx(privacy["epsilon"], rel=1e-3)
     rows = {row["action"]: row for row in run.ledger.rows()}
