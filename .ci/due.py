@@ -1,7 +1,8 @@
 """Print the tests of which the slow ones are due: those of rooms that changed since all slow tests passed.
 
 A room is a folder of `src/isthmus` with that of its tests. Whoever has run `make test-slow` in a fresh clone says so in
-the next commit, by the trailer `Slow-tests: passed`. Without such a commit, all are due.
+the next commit, by the trailer `Slow-tests: passed`; what that commit changes counts as untested. Without such a
+commit, all are due.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ from pathlib import Path
 
 PASSED = "Slow-tests: passed"
 ALSO = {
+    "tests/audit": ("src/isthmus/privacy",),
     "tests/benchmarks": ("benchmarks",),
-    "tests/conformance": ("src/isthmus/federation", "src/isthmus/methods", "src/isthmus/nn", "src/isthmus/testing.py"),
-    "tests/deploy": ("src/isthmus/federation", "src/isthmus/protect"),
-    "tests/docs": ("docs", "README.md", "examples", "src/isthmus/testing.py"),
+    "tests/conformance": ("src/isthmus/federation", "src/isthmus/methods", "src/isthmus/nn"),
+    "tests/deploy": ("src/isthmus/federation", "src/isthmus/privacy", "src/isthmus/protect", "src/isthmus/study"),
+    "tests/docs": ("docs", "README.md", "examples"),
+    "tests/protect": ("src/isthmus/federation", "src/isthmus/privacy"),
+    "tests/study": ("src/isthmus/federation", "src/isthmus/methods", "src/isthmus/privacy"),
+    "tests/test_locks.py": ("src/isthmus/deploy", "docs/hardening.md", "requirements"),
     "tests/test_wheel.py": ("Makefile", "requirements"),
 }
 """What else tests are of, beside themselves and the room of their name."""
 SLOW = re.compile(r"mark\.(slow|thinned)\b|\bslow_but\(")
-EVERYTHING = (".ci", "constraints.txt", "pyproject.toml", "tests/conftest.py", "tests/helpers.py")
+SHARED = re.compile(r"(\.ci/.*|constraints\.txt|pyproject\.toml|src/isthmus/[^/]+|tests/(?!test_)[^/]+)")
+"""Files that many rooms share."""
 
 
 def due(changed: Iterable[str], tests: Iterable[str]) -> list[str]:
@@ -36,10 +42,12 @@ def due(changed: Iterable[str], tests: Iterable[str]) -> list[str]:
     def touched(places: Iterable[str]) -> bool:
         return any(file == place or file.startswith(f"{place}/") for file in files for place in places)
 
+    if any(SHARED.fullmatch(file) for file in files):
+        return list(tests)
     found = []
     for each in tests:
         room = each.removeprefix("tests/").removeprefix("test_")
-        if touched((*EVERYTHING, each, f"src/isthmus/{room}", *ALSO.get(each, ()))):
+        if touched((each, f"src/isthmus/{room}", *ALSO.get(each, ()))):
             found.append(each)
     return found
 
@@ -56,7 +64,8 @@ def main() -> None:
 
     since = git("log", "-1", "--format=%H", f"--grep=^{PASSED}$")
     tests = slow_tests()
-    found = due(git("diff", "--name-only", since, "HEAD").splitlines(), tests) if since else tests
+    changed = git("diff", "--name-only", "--no-renames", f"{since}^", "HEAD").splitlines() if since else []
+    found = due(changed, tests) if since else tests
     sys.stdout.write(" ".join(found))
 
 

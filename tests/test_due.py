@@ -25,11 +25,15 @@ def script() -> Any:
 @pytest.mark.parametrize(
     ("changed", "due"),
     [
-        (["CHANGELOG.md", "src/isthmus/privacy/hops.py"], []),
+        (["CHANGELOG.md", "src/isthmus/report/charts.py"], []),
+        (["src/isthmus/privacy/hops.py"], ["tests/deploy"]),
         (["src/isthmus/deploy/kits.py"], ["tests/deploy"]),
         (["src/isthmus/methods/fedavg.py", "docs/start.md"], ["tests/conformance", "tests/docs"]),
         (["tests/deploy/test_flare.py", "Makefile"], ["tests/deploy", "tests/test_wheel.py"]),
-        (["src/isthmus/deployed.py"], []),
+        (["src/isthmus/deployed/kits.py"], []),
+        (["src/isthmus/store.py"], TESTS),
+        (["tests/databases.py"], TESTS),
+        (["tests/test_wheel.py"], ["tests/test_wheel.py"]),
         (["constraints.txt"], TESTS),
         (["tests/conftest.py"], TESTS),
     ],

@@ -315,7 +315,7 @@ def test_a_model_of_a_party_that_trained_nothing_says_so() -> None:
     for party, noted in ((idle, True), (parties[0], False)):
         model = results.model(party=party.name)
         model.predict(party)
-        assert any("had no training label, so nothing of its own" in note for note in model.notes) == noted
+        assert any("had no training label: what only it trains" in note for note in model.notes) == noted
 
 
 def test_a_method_of_ones_own_is_asked_for_by_its_file(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_an_older_folder_gives_one_line(tmp_path: Path) -> None:
     content = store.read_json(file)
     store.write_json(file, {**content, "format": 99})
     (tmp_path / "run" / "SHA256SUMS").unlink()
-    with pytest.raises(IsthmusError, match=r"it has format 99, and isthmus .* reads format 1; run the study again"):
+    with pytest.raises(IsthmusError, match=r"it has format 99, and isthmus .* reads format 2; run the study again"):
         load_model(tmp_path / "run")
     file.unlink()
     with pytest.raises(IsthmusError, match="was written before models kept their encoding: run the study again"):

@@ -129,6 +129,18 @@ def test_what_no_noise_covers_is_refused(name, level, model, why):
         private_answers(PRIVACY, method, module, task)
 
 
+def test_a_trainer_that_reads_graphs_is_refused():
+    """O-pFGL sums up propagated features by class, and could be asked before there are noisy sums."""
+    parties = small_parties("node")
+    method = Method.named("fedcog")(lnnc=False, through="totals", trainer="o-pfgl")
+    task = task_for(parties)
+    module = module_for(gap(), parties, task, 0)
+    with pytest.raises(IsthmusError, match="trainer 'o-pfgl' does not say that its parties only train"):
+        private_answers(PRIVACY, method, module, task)
+    with pytest.raises(IsthmusError, match="trainer 'o-pfgl' may read more than hops of encoder gap"):
+        method.check(module)
+
+
 def test_typed_graphs_are_refused():
     with pytest.raises(IsthmusError, match="has a typed graph, whose edges no sums with noise read"):
         run_of("fedavg", small_parties("node", typed=True))

@@ -156,7 +156,7 @@ def test_the_noise_is_sized_for_what_the_trainer_does():
 @pytest.mark.parametrize(
     ("trainer", "why"),
     [
-        ("moon", "trainer 'moon' does not say that its parties only train on the loss of items"),
+        ("moon", "trainer 'moon' may read more than hops of encoder gap"),
         ({"name": "fedavg", "weighting": "train"}, "method 'fedavg': weighting = 'train' with privacy"),
         ({"name": "fedavg", "local": {"optimizer": "adamw", "batch_size": 4}}, "local.batch_size"),
     ],

@@ -31,6 +31,7 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import COLUMNS
 from isthmus.methods.base import Method
 from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.fedrep import FedRep
 from isthmus.methods.local import Local
 from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
@@ -864,3 +865,11 @@ def test_each_encoder_of_a_grid_has_its_own_rate(tmp_path: Path) -> None:
     one = run_study(small(methods=[{"name": "fedavg"}], grid={"model": {"encoder": ["sgc", "gat"]}}), tmp_path / "grid")
     assert {each.description["method"]["local"]["lr"] for each in one.runs} == {Sgc.lr, Gat.lr}
     assert Study.of(read_toml(tmp_path / "grid" / "study.toml")).listed_methods()[0].model_dump()["local"]["lr"] is None
+
+
+def test_options_of_a_method_made_in_python_stay_when_others_are_given() -> None:
+    """A nested group that is set holds, also where it is another than the method's default one."""
+    for method in (Scaffold(local=LocalTraining()), FedRep(local=LocalTraining(lr=0.1))):
+        (given,) = isthmus.run(method, "banks", rounds=1).study["methods"]
+        assert given["local"] == {**method.local.model_dump(), "lr": given["local"]["lr"]}
+        assert given["rounds"] == 1

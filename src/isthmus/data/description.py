@@ -88,7 +88,7 @@ class CutDescription:
         It says if a party's score, and so perhaps the worst party's, rests on few test items.
         """
         held = [party for party in self.parties if party.train + party.val + party.test]
-        idle = [party.name for party in self.parties if party not in held]
+        idle = [party.name for party in self.parties if not party.train + party.val + party.test]
         lacks = [f"no item in any split at {few_names(idle)}"] if held and idle else []
         lacks += [
             f"no {name} item at {few_names(without)}"

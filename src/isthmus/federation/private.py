@@ -196,11 +196,9 @@ class PrivateNodes(PrivateItems):
     def prepared(
         self, parties: Sequence[Party], module: nn.Module, noise: NoiseKey
     ) -> tuple[Sequence[Party], nn.Module]:
-        if self.plan is None:
-            return parties, module
         if self.summing:
             return [_without_structural(party) for party in parties], module
-        return with_sums(self.hops, parties, module, noise)
+        return (parties, module) if self.plan is None else with_sums(self.hops, parties, module, noise)
 
     def answer(self, action: str, answer: Answer, request: Any, asked: Asked) -> Answer:
         return answer if action in self.summing else super().answer(action, answer, request, asked)

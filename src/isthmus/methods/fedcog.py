@@ -93,6 +93,11 @@ class FedCog(Composed):
                     "method 'fedcog' sums hops of encoder gap over the edges that there are, in totals: set "
                     + " and ".join(wrong)
                 )
+            if not (trains := self.training()).only_trains:
+                raise IsthmusError(
+                    f"method 'fedcog': trainer '{trains.name}' may read more than hops of encoder gap: use one that "
+                    "only trains on the task's loss, such as fedavg or ditto"
+                )
         super().check(module)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:

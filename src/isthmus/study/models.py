@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import pyarrow as pa
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ from isthmus.study.setup import check_owned_once, extended, module_of, outline
 from isthmus.tasks.base import Task
 from isthmus.version import VERSION
 
-FORMAT = 1
+FORMAT = 2
 """Format number of a model's description. Raise it when older ones can no longer be read."""
 _RESTORE = "restore the file, or run the study again"
 TABLES = (".parquet", ".csv")
@@ -58,10 +58,18 @@ class _Description(BaseModel):
     features: int = Field(ge=0)
     edge_features: int = Field(0, ge=0)
     label_features: int = Field(0, ge=0)
+    structural: list[Annotated[int, Field(ge=0)]]
+    untrained: list[str]
     labels: list[str]
     groups: dict[str, list[str]]
     code: dict[str, str] = {}
     sums: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _has_these_features(self) -> Self:
+        if max(self.structural, default=-1) >= self.features:
+            raise ValueError(f"there is no feature {max(self.structural)}")
+        return self
 
 
 def describe_model(
@@ -226,10 +234,9 @@ class TrainedModel:
     def _read(self, data: NewData, key: Path | str | None) -> list[NewParty]:
         found = new_parties(data, self.description["encoding"], key, int(self.description["seed"]), self.task.level)
         self.notes = [note for each in found for note in each.notes]
-        if self.party in self.description.get("untrained", ()):
+        if self.party in self.description["untrained"]:
             self.notes.append(
-                f"party '{self.party}' had no training label, so nothing of its own in this model was trained: a model "
-                "that all parties share fits better"
+                f"party '{self.party}' had no training label: what only it trains of this model is as it was drawn"
             )
         for each in found:
             self._check_fit(each)
@@ -379,8 +386,7 @@ def inputs_of(description: Mapping[str, Any]) -> Inputs:
     types = description.get("schema")
     schema = None if types is None else Schema.of_dict(types)
     edge_features, label_features = (int(description.get(name, 0)) for name in ("edge_features", "label_features"))
-    structural = tuple(description.get("structural", ()))
-    return Inputs(int(description["features"]), edge_features, schema, label_features, structural)
+    return Inputs(int(description["features"]), edge_features, schema, label_features, tuple(description["structural"]))
 
 
 def _named_model(table: Mapping[str, Any]) -> Any:

@@ -122,7 +122,7 @@ def _sums(privacy: Any, method: Method, module: nn.Module, parties: int) -> Priv
             f"privacy.delta is {privacy.delta:g}, one in the {parties:,} parties or more, which lets a release show "
             f"one of them whole: set privacy.delta well below {1 / parties:.2g}"
         )
-    return PrivateSums(PartyPlan.of(privacy, max(1, _times(method, module))), method.updates)
+    return PrivateSums(PartyPlan.of(privacy, max(1, _times(method, module))), method.training().updates)
 
 
 def _items(privacy: Any, method: Method, module: nn.Module, parties: int) -> PrivateItems:
@@ -171,10 +171,11 @@ def _beside_all(method: Method, task: Task, parties: int) -> Iterator[str]:
 
 def _beside_updates(method: Method, module: nn.Module, task: Task) -> Iterator[str]:
     """What the method releases that noise in sums of updates does not cover."""
-    if not isinstance(method.aggregation(), Mean):
-        yield f"aggregate = '{method.aggregation().name}' reads more than a sum of updates: set aggregate = 'mean'"
+    trains = method.training()
+    if not isinstance(trains.aggregation(), Mean):
+        yield f"aggregate = '{trains.aggregation().name}' reads more than a sum of updates: set aggregate = 'mean'"
     for name, binding in _releases(method, module):
-        if name not in method.updates or binding.verbs != ("total",) or binding.contributors != 1:
+        if name not in trains.updates or binding.verbs != ("total",) or binding.contributors != 1:
             yield _uncovered(name, binding)
 
 
@@ -192,9 +193,9 @@ def _beside_items(method: Method, module: nn.Module, task: Task, *, sums: bool =
     for name, binding in released.items():
         if name not in covered:
             yield _uncovered(name, binding)
-    if not (method.only_trains or (sums and method.summing and (trains is method or trains.only_trains))):
-        who = "it" if trains is method else f"trainer '{trains.name}'"
-        yield f"{who} does not say that its parties only train on the loss of items (only_trains): use one that does"
+    if not (method.only_trains or (sums and method.summing)):
+        yield "it does not say that its parties only train on the loss of items (only_trains): use one that does"
+    yield from _beside_training(method)
     if task.level not in ("graph", "node"):
         yield f"an item is a graph or a node, and this task is on {task.level}s: use privacy.unit = 'party'"
     if sums and task.level != "node":
@@ -210,12 +211,22 @@ def _beside_items(method: Method, module: nn.Module, task: Task, *, sums: bool =
         yield f"local.{why}"
 
 
+def _beside_training(method: Method) -> Iterator[str]:
+    """Where a method leaves the training to another one: that may read, before the sums are there, what they hide."""
+    if (trains := method.training()) is not method and not trains.only_trains:
+        yield (
+            f"trainer '{trains.name}' does not say that its parties only train on the loss of items (only_trains): use "
+            "one that does"
+        )
+
+
 def _beside_hops(method: Method, module: nn.Module, task: Task) -> Iterator[str]:
     """What the method, or its model, reads of edges that noise on sums over neighbours does not cover."""
     if method.for_crossing and not method.summing:
         yield "no noise covers what parties send of edges that cross between them: use a method without that"
     if method.most_spent() is not None:
         yield "it adds noise to edges itself: leave out [privacy]"
+    yield from _beside_training(method)
     if task.level not in ("graph", "node"):
         yield f"this task is on {task.level}s, which are edges themselves: use privacy.unit = 'party'"
     yield from _beside_sums(module)

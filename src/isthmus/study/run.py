@@ -774,7 +774,7 @@ def _with_options(
         if isinstance(each, Method) and not given and not below:
             chosen.append(each)
             continue
-        own = {} if isinstance(each, str) else each.model_dump(exclude_unset=True)
+        own = {} if isinstance(each, str) else each.model_dump(include=each.model_fields_set, exclude_unset=bool(below))
         own = merge(below, own)
         chosen.append(kind.read(merge(own, given), f"method '{kind.name}'"))
     return chosen
