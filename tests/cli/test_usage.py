@@ -13,6 +13,8 @@ from isthmus.errors import FLAGS
     ("words", "text"),
     [
         ("run --metrc accuracy", "unknown option '--metrc': did you mean --metric?"),
+        ("run --task link-prediction", "unknown option '--task': did you mean --set task.name=link-prediction?"),
+        ("run --model gat", "unknown option '--model': did you mean --encoder gat?"),
         ("run --epochs 3", "unknown option '--epochs': did you mean --set local.epochs=3?"),
         ("tune --epochs", "unknown option '--epochs': did you mean --set local.epochs=VALUE?"),
         ("predict run --imprt mine.py", "unknown option '--imprt': did you mean --import?"),

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -29,7 +30,7 @@ def graph(**changes: Any) -> Data:
         ({"x": None}, "x is missing"),
         ({"x": torch.ones(4)}, r"x has shape \[4\]"),
         ({"x": torch.full((4, 4), torch.nan)}, "16 NaN or infinite"),
-        ({"y": None}, "y is missing"),
+        ({"y": None}, "y is missing: give unknown labels as -1, or NaN where labels are numbers"),
         ({"y": torch.tensor([0, -1, 0, 1])}, "item 1 in 'train' has label -1"),
         ({"y": torch.tensor([0, 1, -2, 1])}, "item 2 in 'test' has label -2"),
         ({"edge_index": None}, "edge_index is missing"),
@@ -106,3 +107,14 @@ def test_run_refuses_what_are_no_parties_and_parties_without_labels() -> None:
     idle = Party.of_graph("idle", graph(train_mask=None))
     with pytest.raises(IsthmusError, match="'idle' has no training label"):
         isthmus.run("fedavg", [idle, Party.of_graph("a", graph())])
+
+
+@pytest.mark.parametrize("of", [list, np.array, pandas.Series])
+def test_numbers_of_other_libraries_are_taken_for_ids_and_features(of: Any) -> None:
+    features = pandas.DataFrame(torch.ones(4, 2).numpy())
+    party = Party.of_graph("bank-a", graph(x=features), ids=of([3, 2, 7, 5]))
+    assert party.ids is not None
+    assert party.ids.tolist() == [3, 2, 7, 5]
+    assert torch.equal(party.graph.x, torch.ones(4, 2))
+    with pytest.raises(IsthmusError, match="party 'bank-a': ids is a "):
+        Party.of_graph("bank-a", graph(), ids=of(["a", "b", "c", "d"]))

@@ -83,6 +83,14 @@ def test_an_answer_planted_in_the_future_leaves_chance(tmp_path: Path, dated: bo
     assert abs(found["after"] - 0.5) < 0.1  # three times the standard error with 300 rows
 
 
+def test_a_drawn_split_of_dated_rows_is_noted(tmp_path: Path) -> None:
+    for seed, name in enumerate(("north", "south")):
+        dated_draft(name, transfers=60, seed=seed).write(tmp_path / name)
+    drawn = {"name": "given", "split": [0.5, 0.2, 0.3]}
+    notes = [study(tmp_path, partition=each).cut_here(0).note for each in ({"name": "given"}, drawn)]
+    assert ["training reads later rows than those that a test is on" in note for note in notes] == [False, True]
+
+
 @pytest.mark.slow
 def test_a_federation_agrees_on_tables_through_sums(tmp_path: Path) -> None:
     for seed, name in enumerate(("north", "south")):

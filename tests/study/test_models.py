@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,16 @@ def test_features_that_training_read_as_zeros_are_zeros_in_use(
     batch = (changed.batch,) if level == "graph" else ()
     given = changed.x, changed.edge_index, torch.ones(changed.num_edges), *batch
     torch.testing.assert_close(program(*given), trained.outputs(other), atol=1e-5, rtol=0)
+
+
+def test_a_model_of_all_beside_models_of_their_own_says_so(tmp_path: Path) -> None:
+    results = isthmus.run(["fedavg", "ditto"], small_parties("node"), rounds=1, out=tmp_path / "run")
+    assert [(run.method, run.evaluated) for run in results.runs] == [("fedavg", "sent"), ("ditto", "own")]
+    own = small_parties("node")[0].name
+    said = "the run's figures of ditto are of each party's own model, and this is the one that all share"
+    for load in (results.model, partial(load_model, tmp_path / "run")):
+        assert [each.partition(";")[0] for each in load("ditto").about] == [said]
+        assert load("ditto", party=own).about == load("fedavg").about == []
 
 
 def test_a_model_of_a_party_that_trained_nothing_says_so() -> None:

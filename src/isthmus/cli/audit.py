@@ -161,7 +161,7 @@ def _audit_and_method(study: Study, by: str | None, name: str | None) -> tuple[t
     fitting = [kind for kind in Audit.known().values() if kind.of_noise == private and not kind.by_name_only]
     kinds = [Audit.named(by)] if by else sorted(fitting, key=lambda kind: kind.attacked == "")
     for kind in kinds:
-        for method in methods:
+        for method in sorted(methods, key=lambda method: method.role != "federated"):  # references release no model
             if kind.attacked in ("", method.name):
                 return kind, method
     raise IsthmusError(f"audit '{by}' attacks method '{kinds[0].attacked}', which is not in this study: add it")

@@ -43,11 +43,13 @@ def _unknown_flag(flag: str, context: Any, words: Sequence[str]) -> str:
     if "--set" in flags and near < 1:
         from isthmus.methods.base import Method
         from isthmus.options import option_paths
-        from isthmus.study.option_hints import paths_of_tables
+        from isthmus.study.option_hints import TABLES, paths_of_tables
 
         of_study = [] if context.command.name == "bench" else paths_of_tables()  # a table sets them for all methods
         paths = [*option_paths([Method.named(Method.default_name())]), *of_study]
         nearer, path = closest_path(flag.strip("-").replace("-", "_"), paths, cutoff=0.75)
+        if (table := flag.strip("-")) in TABLES:
+            nearer, path = 1.0, f"{table}.{TABLES[table][0]}"
         if nearer > near:
             value = _value_behind(flag, words)
             here = path not in FLAGS or FLAGS[path] in flags  # not every command has the flags of `run`

@@ -18,7 +18,14 @@ from isthmus.data.labelled_edges import LabelledEdges, of_typed
 from isthmus.data.level import Level
 from isthmus.data.neighbours import Neighbours, NodeRange, Subgraph
 from isthmus.data.schema import Inputs, Schema
-from isthmus.data.validation import check_splits, drop_unlabelled, validate_batch, validate_graph, validate_split
+from isthmus.data.validation import (
+    as_tensor,
+    check_splits,
+    drop_unlabelled,
+    validate_batch,
+    validate_graph,
+    validate_split,
+)
 from isthmus.errors import IsthmusError, PartyFailed
 
 Split = Literal["train", "val", "test"]
@@ -157,6 +164,8 @@ class Party:
         if self.schema is not None:
             self.schema.check(self.graph, f"party '{self.name}'")
         what, count = ("graph", items) if self.level == "graph" else ("node", self.nodes)
+        if self.ids is not None and not isinstance(self.ids, Tensor):
+            object.__setattr__(self, "ids", as_tensor(self.ids, "ids", f"party '{self.name}'"))
         if self.ids is not None and (self.ids.shape != (count,) or self.ids.unique().numel() < count):
             raise IsthmusError(f"party '{self.name}': ids must be {count} different numbers, one per {what}")
         if self.border is not None and len(self.border) and self.ids is None:

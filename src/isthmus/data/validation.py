@@ -22,7 +22,7 @@ def validate_graph(graph: Any, where: str) -> Data:
     if not isinstance(graph, Data):
         raise IsthmusError(f"{where}: a graph must be a torch_geometric.data.Data, not a {type(graph).__name__}")
     x = _features(graph.get("x"), where)
-    valid = Data(x=x, edge_index=_tensor(graph.get("edge_index"), "edge_index", where))
+    valid = Data(x=x, edge_index=as_tensor(graph.get("edge_index"), "edge_index", where))
     valid.y = _labels(graph.get("y"), where)
     if graph.get("edge_weight") is not None:
         valid.edge_weight = _edge_weight(graph.edge_weight, valid.edge_index, where)
@@ -41,7 +41,7 @@ def validate_split(value: Any, items: int, where: str) -> Tensor:
         return torch.zeros(items, dtype=torch.bool)
     if isinstance(value, range | list | tuple):
         value = list(value) or torch.empty(0, dtype=torch.long)  # torch reads an empty list as floats
-    value = _tensor(value, "a split", where)
+    value = as_tensor(value, "a split", where)
     if value.dtype == torch.bool:
         return value.reshape(-1)
     if value.is_floating_point() or value.unique().numel() < value.numel():
@@ -55,7 +55,7 @@ def validate_split(value: Any, items: int, where: str) -> Tensor:
 
 def validate_batch(batch: Any, nodes: int, graphs: int, where: str) -> Tensor:
     """The graph of every node, ascending, `[nodes]`."""
-    batch = _tensor(batch, "batch", where)
+    batch = as_tensor(batch, "batch", where)
     if batch.shape != (nodes,) or batch.is_floating_point() or batch.dtype == torch.bool:
         raise IsthmusError(f"{where}: batch must be {nodes} whole numbers, the graph of every node")
     if nodes and (int(batch.min()) < 0 or int(batch.max()) >= graphs or bool((batch[1:] < batch[:-1]).any())):
@@ -85,17 +85,20 @@ def drop_unlabelled(masks: Mapping[str, Tensor], y: Tensor) -> dict[str, Tensor]
     return {split: mask & has_label if mask.shape == has_label.shape else mask for split, mask in masks.items()}
 
 
-def _tensor(value: Any, what: str, where: str) -> Tensor:
+def as_tensor(value: Any, what: str, where: str) -> Tensor:
     if value is None:
-        raise IsthmusError(f"{where}: {what} is missing")
+        unknown = ": give unknown labels as -1, or NaN where labels are numbers" if what == "y" else ""
+        raise IsthmusError(f"{where}: {what} is missing{unknown}")
     try:
-        return value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+        if isinstance(value, Tensor):
+            return value.detach()
+        return torch.as_tensor(value.to_numpy().copy() if hasattr(value, "to_numpy") else value)  # of pandas
     except (TypeError, ValueError, RuntimeError) as error:
         raise IsthmusError(f"{where}: {what} is a {type(value).__name__}, not a tensor") from error
 
 
 def _features(x: Any, where: str) -> Tensor:
-    x = _tensor(x, "x", where)
+    x = as_tensor(x, "x", where)
     if x.layout == torch.sparse_coo:
         x = rows.to_csr(x.coalesce())
     if x.dim() != 2:
@@ -109,14 +112,14 @@ def _features(x: Any, where: str) -> Tensor:
 
 
 def _labels(y: Any, where: str) -> Tensor:
-    y = _tensor(y, "y", where)
+    y = as_tensor(y, "y", where)
     if y.is_floating_point():
         return y
     return (y.squeeze(1) if y.dim() == 2 and y.size(1) == 1 else y).long()
 
 
 def _edge_weight(weight: Any, edges: Tensor, where: str) -> Tensor:
-    weight = _tensor(weight, "edge_weight", where)
+    weight = as_tensor(weight, "edge_weight", where)
     weight = weight.squeeze(1) if weight.dim() == 2 and weight.size(1) == 1 else weight
     if weight.dim() != 1 or weight.size(0) != edges.size(-1) or not bool(torch.isfinite(weight).all()):
         raise IsthmusError(f"{where}: edge_weight must be {edges.size(-1)} finite numbers, one for each edge")
@@ -124,7 +127,7 @@ def _edge_weight(weight: Any, edges: Tensor, where: str) -> Tensor:
 
 
 def _edge_attr(values: Any, edges: Tensor, where: str) -> Tensor:
-    values = _tensor(values, "edge_attr", where)
+    values = as_tensor(values, "edge_attr", where)
     values = values.unsqueeze(1) if values.dim() == 1 else values
     if values.dim() != 2 or values.size(0) != edges.size(-1):
         raise IsthmusError(

@@ -96,7 +96,7 @@ class FedCog(Composed):
             if not (trains := self.training()).only_trains:
                 raise IsthmusError(
                     f"method 'fedcog': trainer '{trains.name}' may read more than hops of encoder gap: use one that "
-                    "only trains on the task's loss, such as fedavg or ditto"
+                    "only trains on the task's loss"
                 )
         super().check(module)
 

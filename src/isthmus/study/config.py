@@ -47,6 +47,7 @@ from isthmus.study.settings import Setting, combine, flatten, recorded
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
 
+LATER = "Note: rows have dates, and the split is drawn: training reads later rows than those that a test is on."
 MOST_SEEDS = 10_000
 """The largest number of seeds that a study may ask for by their number."""
 
@@ -337,7 +338,9 @@ class Study(Options):
         if parties[0].level == "pair":
             return Loaded(parties, 2, partition, pool.note, task, encoding=pool.encoding)
         about = self.task_options(), pool.labels
-        return Loaded(parties, pool.classes, partition, pool.notes, task, *about, encoding=pool.encoding)
+        drawn = LATER if pool.dated and partition.split is not None else ""
+        note = " ".join(filter(None, (pool.notes, drawn)))
+        return Loaded(parties, pool.classes, partition, note, task, *about, encoding=pool.encoding)
 
     def draw_of(self, seed: int) -> int:
         """The seed of the data's draws in a run with this seed."""

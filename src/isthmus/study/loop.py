@@ -496,7 +496,7 @@ class Run:
             graph=self.progress["graph"],
             parties={party: metrics for party, (_, metrics) in tested.items()},
             over_parties=over_parties(tested),
-            evaluated=self.method.evaluate_with,
+            evaluated=self._evaluated(),
             groups=self.progress["groups"],
             majority_score=self.progress["majority_score"],
             metric=self.task.judged_by,
@@ -505,6 +505,10 @@ class Run:
             description={**self.description, **fitted},
             privacy=self._spent(),
         )
+
+    def _evaluated(self) -> str:
+        """Which model of a party its figures are of; a method without the option evaluates what parties keep."""
+        return "own" if "evaluate_with" in self.method.without else self.method.evaluate_with
 
     def _spent(self) -> dict[str, Any]:
         """The account of the run: what noise on updates and what noise of the method itself protects."""

@@ -493,7 +493,10 @@ def load_model(
         weights, known = {} if path is None else read(path), read(context) if context.exists() else {}
         owner = "" if path == shared else party or ""
         model = TrainedModel(description, weights, known, module=module, party=owner)
-        model.about = [*about, *([shared_by_all(party)] if party is not None and path == shared else [])]
+        if path == shared:
+            name = str(description["method"]["name"])
+            about += [shared_by_all(party)] if party is not None else shared_beside_own(name, parties)
+        model.about = about
         if path is not None and (folder / result_files.DOSSIER).exists():
             model.dossier = _dossier_of(folder, path)
             more = [] if model.dossier else [f"{folder / result_files.DOSSIER} is of another model: make it again"]
@@ -531,6 +534,17 @@ def chosen_setting(method: str | None, search: result_files.Search | None) -> tu
 def shared_by_all(party: str) -> str:
     """The line on a party's model that is the model of all."""
     return f"all parties share this model: {party} has none of its own"
+
+
+def shared_beside_own(method: str, parties: Collection[str]) -> list[str]:
+    """The line on a model of all, where the figures of a run are of models that the parties have beside it."""
+    if not parties:
+        return []
+    which = format_option("party", min(parties))
+    return [
+        f"the run's figures of {method} are of each party's own model, and this is the one that all share; "
+        f"theirs: {which}"
+    ]
 
 
 def check_party(party: str, known: Collection[str]) -> None:

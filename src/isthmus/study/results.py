@@ -29,6 +29,7 @@ from isthmus.study.models import (
     choose_model,
     choose_run,
     chosen_setting,
+    shared_beside_own,
     shared_by_all,
     write_models,
 )
@@ -175,6 +176,8 @@ class Results:
                 check_party(party, [each.name for each in self.cuts[run.seed].parties])
             about.append(shared_by_all(party))
             party = None  # it is nobody's own
+        elif party is None and weights is models.get("shared"):
+            about += shared_beside_own(run.method, models.get("parties", {}))
         module = self.own_models.get(run.method) if module is None else module
         model = TrainedModel(run.description, weights or {}, models.get("context"), module=module, party=party or "")
         model.about = about

@@ -1027,3 +1027,17 @@ def test_table_without_rows_is_named(tmp_path, source):
     nodes = {column: pa.array([], pa.string()) for column in accounts()}
     with pytest.raises(IsthmusError, match="the table of the labels has no rows"):
         create(tmp_path / "north", source(nodes, transfers()))
+
+
+def test_columns_without_a_name_are_left_out_with_a_note(tmp_path):
+    """As `to_csv` of pandas writes them."""
+    nodes = pa.table({"": range(4), "id": list("abcd"), "age": [1.5, 2.0, 3.5, 4.0], "label": ["x", "y"] * 2})
+    edges = pa.table({"Unnamed: 0": [0, 1], "source": ["a", "b"], "target": ["c", "d"]})
+    for name, table in (("nodes", nodes), ("edges", edges)):
+        csv.write_csv(table, tmp_path / f"{name}.csv")
+    source = SourceTables(nodes=tmp_path / "nodes.csv", edges=tmp_path / "edges.csv")
+    _, notes = create(tmp_path / "new", source)
+    assert [each for each in notes if "without a name" in each] == [
+        "note: nodes.csv: a column without a name is left out", "note: edges.csv: a column without a name is left out",
+    ]  # fmt: skip
+    assert parquet.read_table(tmp_path / "new" / "nodes.parquet").column_names == ["id", "age", "label"]

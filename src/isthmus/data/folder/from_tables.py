@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -43,6 +44,8 @@ from isthmus.data.folder.writing import MOLECULES, atomic_folder, check_free, wr
 from isthmus.data.party import NAME_RULE
 from isthmus.errors import Errors, IsthmusError, did_you_mean
 
+NAMELESS = re.compile(r"\s*|Unnamed: [0-9]+")
+"""Names of the column in which pandas writes the index, in a file and when it reads the file again."""
 IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("source", "target")}
 """Columns of ids in each file."""
 EITHER = {False: ("owner",), True: ("graph",)}
@@ -263,6 +266,9 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
             table = _renamed(original, path, source, roles, errors)
         if table is None:
             continue
+        if nameless := [name for name in table.column_names if NAMELESS.fullmatch(name)]:
+            table = table.drop_columns(nameless)
+            notes.append(Problem(path.name, "a column without a name is left out", severe=False))
         used = [name for name in table.column_names if file == NODES or name in (*roles.values(), *tasks)]
         extra = [name for name in table.column_names if name not in used]
         if extra:

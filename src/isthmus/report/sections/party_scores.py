@@ -13,7 +13,11 @@ from isthmus.report.loading import Findings, OverParties, Setting
 Means = Mapping[str, Mapping[str, float]]
 """By method and party, over seeds."""
 
-_EVALUATED = {"sent": "the model that the server sent", "trained": "the model that its own training made of it"}
+_EVALUATED = {
+    "sent": "the model that the server sent",
+    "trained": "the model that its own training made of it",
+    "own": "a model of its own",
+}
 
 
 def section(findings: Findings) -> str:
