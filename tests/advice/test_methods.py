@@ -112,6 +112,7 @@ NAMED: dict[str, set[str]] = {
 
 
 @pytest.mark.parametrize("which", slow_but(["banks", "molecules"], EXPORTS))
+@pytest.mark.slow
 def test_every_method_named_runs_on_what_parties_exported(which: str, isthmus: Isthmus, tmp_path: Path) -> None:
     options, changed = EXPORTS[which]
     assert isthmus("party", "export", "parties", *shlex.split(options)).code == 0

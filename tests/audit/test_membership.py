@@ -91,6 +91,7 @@ def test_every_evaluated_round_is_attacked_in_both_ways_of_asking(parties):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedgcn", "centralized", "fedcog", "scaffold"])
+@pytest.mark.thinned(3)
 def test_any_method_that_releases_a_model_can_be_attacked(parties, name):
     method = Method.named(name)(rounds=2)
     (found,) = audited(method, parties, encoder="sgc" if name == "fedcog" else "gcn")

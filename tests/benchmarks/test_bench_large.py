@@ -33,6 +33,7 @@ def large(monkeypatch, capsys, tmp_path):
     return module
 
 
+@pytest.mark.slow
 def test_it_tells_what_it_measured(large, call, capsys):
     call(large, "--write", "--seeds", 2, "--note", "which was idle")
     figures = json.loads(large.RESULTS.read_text())

@@ -69,6 +69,7 @@ def test_trials_of_other_contrasts_keep_what_validation_graphs_say(scripts, call
 
 
 @pytest.mark.parametrize("kind", ["GraphCL", "SimGRACE", "BGRL"])
+@pytest.mark.slow
 def test_other_contrasts_are_the_same_for_a_party_alone(scripts_of, kind):
     local = {"epochs": 2, "batch_size": 5, "optimizer": "sgd", "lr": 0.05}
     method = getattr(scripts_of("fclg", "contrast")["contrast"], kind).read({"rounds": 2, "local": local}, kind)

@@ -27,6 +27,7 @@ main()
     ("name", "by"),
     [("typer", "SIGTERM"), ("torch.nn", "SIGTERM"), ("torch.nn", "SIGINT"), ("isthmus.study.run", "SIGINT")],
 )
+@pytest.mark.thinned(2)
 def test_a_signal_during_an_import_is_one_line(name: str, by: str, tmp_path: Path) -> None:
     words = [sys.executable, "-c", COMMAND.format(name=name, by=by)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -286,6 +286,7 @@ def told(done: Done) -> list[tuple[str, Any]]:
     ],
     ids=["natural", "overlapping", "broken", "twelve", "graphs"],
 )
+@pytest.mark.thinned(3)
 def test_a_study_on_exported_folders_gives_what_the_named_data_set_gives(
     isthmus: Isthmus, cut: tuple[str, ...]
 ) -> None:
@@ -299,6 +300,7 @@ def test_a_study_on_exported_folders_gives_what_the_named_data_set_gives(
 @pytest.mark.parametrize(
     ("data", "parties", "partition"), [("cora", 5, "louvain"), ("enzymes", 3, "iid"), ("bace", 3, "random")]
 )
+@pytest.mark.slow
 def test_a_study_on_exported_real_data_gives_what_the_named_data_set_gives(
     isthmus: Isthmus, data: str, parties: int, partition: str
 ) -> None:

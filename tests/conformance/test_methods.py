@@ -61,6 +61,7 @@ QUICK = [(name, "node") for name in ("fedavg", "fedper", "centralized")]
 
 
 @pytest.mark.parametrize(("name", "level"), slow_but(QUICK, TYPED))
+@pytest.mark.thinned(3)
 def test_method_conforms_on_typed_graphs(name: str, level: Level) -> None:
     encoder = Encoder.named("rgcn")(hidden=8)
     checks = [each for each in CHECKS if each != AGGREGATIONS]
@@ -127,21 +128,25 @@ def test_schedules_of_the_learning_rate_conform(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", slow_but(["fedavg"], ["fedavg", "scaffold", "local", "centralized"]))
+@pytest.mark.slow
 def test_methods_conform_on_graphs_with_several_tasks(name: str) -> None:
     check_method(Method.named(name)(rounds=3), small_parties("graph", labels="multilabel"))
 
 
 @pytest.mark.parametrize(("name", "level"), [("fedavg", "graph"), ("scaffold", "node")])
+@pytest.mark.thinned(2)
 def test_methods_conform_on_regression(name: str, level: Level) -> None:
     checks = ["cohort_law", "test_labels_decide_nothing", "faults_are_named"]
     check_method(Method.named(name)(rounds=3), small_parties(level, labels="regression"), checks=checks)
 
 
+@pytest.mark.slow
 def test_fedavg_conforms_on_nodes_with_several_tasks() -> None:
     check_method(Method.named("fedavg")(rounds=3), small_parties("node", labels="multilabel"))
 
 
 @pytest.mark.parametrize("name", slow_but(["fedavg", "fedcog"], ["fedavg", "fedcog", "local", "centralized"]))
+@pytest.mark.thinned(2)
 def test_methods_conform_on_pairs(name: str) -> None:
     check_method(Method.named(name)(rounds=3), small_parties("pair"))
 
@@ -152,6 +157,7 @@ def test_cohort_law_holds_on_pairs(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "typed"), [("fedavg", False), ("local", True), ("centralized", True)])
+@pytest.mark.thinned(3)
 def test_methods_conform_on_edges(name: str, typed: bool) -> None:
     checks = [each for each in CHECKS if each not in (AGGREGATIONS, "resume_equals_uninterrupted")]
     check_method(Method.named(name)(rounds=2), small_parties("edge", typed=typed), checks=checks)
@@ -162,6 +168,7 @@ def test_cohort_law_holds_on_edges(name: str) -> None:
     check_method(Method.named(name)(rounds=2), small_parties("edge"), checks=["cohort_law"])
 
 
+@pytest.mark.slow
 def test_mini_batches_of_edges_conform() -> None:
     local = {"batch_size": 20, "fan_out": [2, 2], "clip": 1.0, "optimizer": "sgd", "lr": 0.1}
     method = Method.named("fedavg").read({"rounds": 2, "local": local}, "fedavg")
@@ -188,6 +195,7 @@ def test_fedcog_conforms_with_totals() -> None:
 
 
 @pytest.mark.parametrize(("name", "level"), CASES)
+@pytest.mark.thinned(3)
 def test_a_whole_run_calls_as_often_as_declared(name: str, level: Level) -> None:
     subject = Subject(quick(name, rounds=4), small_parties(level), Encoder.named(Method.named(name).encoder)(hidden=8))
     run = subject.run()

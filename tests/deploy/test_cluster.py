@@ -65,6 +65,7 @@ FEW = [each for each in WORKERS if each[0] in ("fedavg", "fgssl")]
 
 
 @pytest.mark.parametrize(("name", "cores"), slow_but(FEW, WORKERS))
+@pytest.mark.thinned(3)
 def test_any_number_of_workers_gives_the_numbers_of_one_process(here: RayHere, name: str, cores: int) -> None:
     here.cores = cores
     study, due = in_one_process(name, rounds=2)

@@ -78,6 +78,7 @@ def steady(study: Study) -> Study:
 
 @pytest.mark.parametrize("total", ["masks", "ckks"])
 @pytest.mark.parametrize("name", slow_but(QUICK, SUMMED))
+@pytest.mark.thinned(3)
 def test_protected_totals_give_the_same_numbers_to_their_precision(name: str, total: str, tmp_path: Path) -> None:
     study = at_folders(steady(study_of(name, protect={"total": total, "noise": "study"})), tmp_path / "data")
     here, there = in_one_process(study), federated(study, tmp_path).runs[0]

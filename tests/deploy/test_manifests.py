@@ -315,6 +315,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("file", "right", "wrong", "said"), WRONG, ids=[f"{each[0]}: {each[2]}" for each in WRONG])
+@pytest.mark.thinned(3)
 def test_fault_is_found(file: str, right: str, wrong: str, said: str) -> None:
     text = text_of(file)
     assert right in text

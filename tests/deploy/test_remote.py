@@ -70,6 +70,7 @@ def test_a_party_that_was_started_anew_goes_on_from_its_state(tmp_path: Path) ->
         ({"parties": [], "answers": [], "letters": [], "failures": {"party-0": "x"}, "answered": 1}, "other parties"),
     ],
 )
+@pytest.mark.thinned(3)
 def test_a_reply_that_is_none_is_the_fault_of_its_party_alone(reply: Message, why: str, tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
     run = federated(study, tmp_path, failing_at("party-1", {2}, reply)).runs[0]

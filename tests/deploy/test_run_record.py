@@ -120,6 +120,7 @@ def test_without_the_record_the_difference_of_two_studies_is_one_partys_part(tmp
         assert torch.allclose(shown, own, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_same_set_may_sum_up_again(tmp_path: Path) -> None:
     several = Several(tmp_path)
     one, two = several.run("one").runs[0], several.run("two").runs[0]

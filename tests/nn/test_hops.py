@@ -63,6 +63,7 @@ def drawn_parts():
 
 
 @pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.thinned(3)
 def test_drawn_rows_are_those_of_the_whole_matrix_on_average(matrix, drawn_parts):
     (block, parts), (edges, options) = drawn_parts, MATRICES[matrix]
     due, every = dense_matrix(block, edges, options), torch.eye(block.nodes)

@@ -142,6 +142,7 @@ def test_hgt_is_that_of_pyg(out: int) -> None:
 @pytest.mark.parametrize("options", MODELS)
 @pytest.mark.parametrize("level", ["node", "graph", "pair"])
 @pytest.mark.parametrize("edge_features", [False, True])
+@pytest.mark.thinned(3)
 def test_parties_side_by_side_are_as_alone(options: dict[str, Any], level: Any, edge_features: bool) -> None:
     held = parties(3, edge_features=edge_features)
     if level == "graph":

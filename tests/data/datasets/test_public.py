@@ -173,6 +173,7 @@ def test_downloads_and_archives_are_bounded_and_stay_in_their_folder(tmp_path, m
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_reading_is_silent_and_writes_nothing_beside_the_raw_files(tmp_path, monkeypatch):
     real("cora")
     place = tmp_path / "planetoid" / "Cora" / "raw"

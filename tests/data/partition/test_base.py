@@ -48,6 +48,7 @@ def pile():
 
 @pytest.mark.parametrize("partition", every("node"))
 @pytest.mark.parametrize("count", [2, 1000])
+@pytest.mark.thinned(3)
 def test_every_cut_of_a_graph_works_for_two_to_a_thousand_parties(partition, count, nodes):
     check_cut(partition, nodes, count)
 

@@ -261,6 +261,7 @@ class Passes(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("sharing", [False, True])
+@pytest.mark.slow
 def test_a_thousand_parties_take_no_thousand_passes_over_the_edges(sharing):
     pool, parties = make_pool(0, 100_000), 1000
     edge_index, owner = pool.party.graph.edge_index, torch.arange(100_000) % parties

@@ -101,6 +101,7 @@ def kept_edges(parties, whole):
     ("data", "title", "metis", "k_means"),
     [(Cora, "Cora", 0.5462, 0.2732), (CiteSeer, "CiteSeer", 0.7962, 0.3623)],
 )
+@pytest.mark.slow
 def test_a_hundred_parties_keep_about_the_edges_that_fedcog_reports(data, title, metis, k_means):
     """FedCog (section V-A) cuts either graph into 100 parties; its k-means sees the words as they are."""
     if not (data_root() / "planetoid" / title / "raw").is_dir():
