@@ -122,7 +122,7 @@ class EdgeInference(Audit):
             raise IsthmusError(f"audit 'edges' is for parties of many graphs, these hold one of {parties[0].level}s")
         method = method or FGCL()
         parties = [_unweighted(party) for party in parties]  # FGCL ignores weights
-        if method.features == "safe":
+        if method.hides_structural:
             parties = [safe(party) for party in parties]  # also without noise, so that only the noise differs
         methods = self.protected(method).items()
         return [self._leak(name, each, parties, task, module, seed) for name, each in methods]

@@ -105,7 +105,7 @@ class FGCL(FedAvg):
 
     def left_out(self, parties: Sequence[Party]) -> Sequence[str]:
         columns = parties[0].structural
-        if self.features == "all" or columns is None or not columns.numel():
+        if not self.hides_structural or columns is None or not columns.numel():
             return ()
         return (f"leaves out {columns.numel()} of {parties[0].features} features, which follow from edges",)
 
@@ -177,7 +177,7 @@ class FGCL(FedAvg):
         method: FGCL
 
         def __init__(self, method: FGCL, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any):
-            if method.features == "safe":
+            if method.hides_structural:
                 parties = [safe(party) for party in parties]
             super().__init__(method, parties, task, module, **where)
             self.pairs = [NodePairs.of_graphs(_sizes(party)) for party in parties]

@@ -552,9 +552,7 @@ def _named(kind: Any, table: Mapping[str, Any], key: str, where: str, default: s
 
 
 def _name_of(table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> tuple[str, dict[str, Any]]:
-    close = (
-        [] if key in table else difflib.get_close_matches(key, table, n=1) or [each for each in table if each == "name"]
-    )
+    close = [] if key in table else difflib.get_close_matches(key, table, n=1) or ["name"] * ("name" in table)
     name = None if close else table.get(key, default)
     if not isinstance(name, str):
         mistyped = "".join(f"; is '{word}' meant to be '{key}'?" for word in close)

@@ -271,10 +271,10 @@ class TrainedModel:
         return inputs_of(self.description).structural if hides else ()
 
     def _as_trained(self, party: Party) -> Party:
-        if not self.left_out:
+        if not (columns := self.left_out):
             return party
         graph = copy.copy(party.graph)
-        graph.x = zero_columns(graph.x, torch.tensor(self.left_out))
+        graph.x = zero_columns(graph.x, torch.tensor(columns))
         return party.with_graph(graph, party.border)
 
     @property
