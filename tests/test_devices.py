@@ -10,24 +10,32 @@ import torch
 from isthmus.data.party import Party
 from isthmus.federation import wire
 from isthmus.methods.base import Method
+from isthmus.methods.optimizer import Optimizer
 from isthmus.nn import products
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.typed import TypedEncoder
-from isthmus.study.loop import Run, RunResult
-from isthmus.study.setup import module_for, task_for
-from isthmus.testing import small_parties
+from isthmus.study.loop import RunResult
+from isthmus.testing import Subject, small_parties
 
 CASES = [(name, level) for name, kind in Method.known().items() for level in kind.levels]
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is at hand")
 
 
 def result(method: str, parties: list[Party], encoder: Encoder, device: str) -> RunResult:
-    # plain SGD: Adam turns the rounding of a gradient near zero into whole steps, and devices round differently
-    options: dict[str, Any] = {"rounds": 3, "local": {"optimizer": "sgd", "lr": 0.1}}
-    task = task_for(parties)
-    module = module_for(encoder, parties, task, 0)
     kind = Method.named(method)
-    return Run(kind.read(options, method), parties, task, module, device=torch.device(device)).go()
+    subject = Subject(kind.read(plain_options(kind), method), parties, encoder)
+    return subject.run(device=torch.device(device)).go()
+
+
+def plain_options(kind: type[Method]) -> dict[str, Any]:
+    """Three rounds, and plain SGD for Adam, which turns the rounding of a gradient near zero into whole steps."""
+    options: dict[str, Any] = {"rounds": 3}
+    for name, field in kind.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Optimizer):
+            options[name] = {"optimizer": "sgd", "lr": 0.1}
+            if "keep_optimizer" in field.annotation.model_fields:
+                options[name]["keep_optimizer"] = False
+    return options
 
 
 def assert_close(ours: RunResult, theirs: RunResult) -> None:

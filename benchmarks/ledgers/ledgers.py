@@ -156,9 +156,12 @@ def trees(world: World, together: bool, seed: int) -> Scores:
 def best_trees(x: Any, y: Any, train: Any, val: Any, test: Any, seed: int) -> Any:
     if not y[train].any():
         return np.zeros(int(test.sum()))
+    early = "auto" if y[train].sum() > 1 else False  # trees that stop early set rows of both classes aside
     best, chosen = -1.0, None
     for rate, weight in itertools.product((0.03, 0.1), (None, "balanced")):
-        model = HistGradientBoostingClassifier(learning_rate=rate, class_weight=weight, random_state=seed)
+        model = HistGradientBoostingClassifier(
+            learning_rate=rate, class_weight=weight, early_stopping=early, random_state=seed
+        )
         model.fit(x[train], y[train])
         score = average_precision_score(y[val], model.predict_proba(x[val])[:, 1]) if y[val].any() else 0.0
         if score > best:

@@ -174,7 +174,7 @@ def server_step(
     """
     names = list(gradients)
     values, m, v = ([each[name].clone() for name in names] for each in (weights, first, second))
-    counters = [torch.tensor(float(step - 1)) for _ in names]
+    counters = [torch.tensor(float(step - 1), device=value.device) for value in values]
     _STEPS[options.optimizer](options, values, [gradients[name] for name in names], m, v, counters)
     stepped = dict(zip(names, values, strict=True))
     return {**weights, **stepped}, dict(zip(names, m, strict=True)), dict(zip(names, v, strict=True))
