@@ -203,6 +203,8 @@ def test_an_inherited_option_without_an_effect_is_refused_and_not_listed() -> No
     assert Fixed.option_names() == ["momentum"]
     assert Fixed.problems({"optimizer": "adam"}) == []
     assert Fixed.problems({"optimizer": "sgd"}) == ["optimizer has no effect here: leave it out"]
+    fedavg, ditto = (Method.named(name).read({}, name).to_dict().keys() for name in ("fedavg", "ditto"))
+    assert "evaluate_with" in fedavg - ditto
 
 
 class OfSeveral(Options):

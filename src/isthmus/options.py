@@ -155,6 +155,10 @@ class Registered(Options):
             raise IsthmusError(f"unknown {cls.kind} '{name}': {did_you_mean(name, known)}")
         return known[name.lower()]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return its name and the options that have an effect, as files have them."""
+        return {"name": self.name, **self.model_dump(exclude=set(self.without))}
+
     @classmethod
     def describe(cls) -> dict[str, Any]:
         """Return name, summary and typed options with their defaults, for the command line and the docs."""

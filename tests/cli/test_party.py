@@ -53,7 +53,7 @@ def test_check_reports_everything_at_once_and_exits_with_1(isthmus: Isthmus, tmp
     assert "note: all/south: nodes.parquet: no row is in the split 'val'" in done.err.splitlines()
     assert done.err.splitlines()[:3] == [
         "all/north: nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8: column 'age' has no value: fill it in, or declare "
-        'missing = "mean"',
+        'missing = "mean" before training',
         "all/north: nodes.parquet, row 1: label 'odd' is not one of low, high: correct it, or declare it at all "
         "parties (in party.toml, or isthmus party new --classes)",
         "all/south: nodes.parquet, rows 2, 3, 4, 5, 6, 7, 8: column 'id' repeats an earlier id: make ids unique",

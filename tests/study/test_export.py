@@ -21,6 +21,7 @@ from isthmus.study.export import DOSSIER, KEY, export_model
 from isthmus.study.models import TrainedModel
 from isthmus.study.run import run_study
 from isthmus.testing import small_parties
+from party_folders import graph_draft
 
 
 def trained(data: str, encoder: str, method: str = "fedavg") -> tuple[TrainedModel, Party]:
@@ -59,6 +60,18 @@ def test_a_torch_program_gives_equal_numbers(data: str, encoder: str, method: st
     with torch.no_grad():
         assert torch.allclose(program(*inputs(party)), model.outputs(party), atol=1e-5)
     assert json.loads(extra[KEY])["features"] == party.features
+    assert "feature_names" not in json.loads(extra[KEY])
+
+
+def test_a_program_says_which_column_each_feature_is(tmp_path: Path) -> None:
+    folder = graph_draft(partner=None).write(tmp_path / "north")
+    model = isthmus.run("fedavg", folder, model="sgc", rounds=1).model("fedavg")
+    export_model(model, tmp_path / "model.pt2")
+    extra = {KEY: ""}
+    torch.export.load(tmp_path / "model.pt2", extra_files=extra)
+    about = json.loads(extra[KEY])
+    assert len(about["feature_names"]) == about["features"]
+    assert "age" in about["feature_names"]
 
 
 ONNX = [("banks", "gcn"), ("motifs", "gin"), pytest.param("banks", "gap", marks=pytest.mark.slow)]

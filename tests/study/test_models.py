@@ -155,6 +155,9 @@ def test_a_choice_is_asked_for_where_there_are_several(banks: tuple[Study, Resul
         load_model(out, seed="0")  # type: ignore[arg-type]
     with pytest.raises(IsthmusError, match="holds no models: give a folder that isthmus run wrote"):
         load_model(tmp_path)
+    (tmp_path / "stopped" / ".state").mkdir(parents=True)
+    with pytest.raises(IsthmusError, match="holds no models yet: finish its study"):
+        load_model(tmp_path / "stopped")
 
 
 def test_a_choice_is_asked_for_among_what_is_left_open() -> None:

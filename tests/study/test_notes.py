@@ -19,7 +19,7 @@ from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, flags_in_messages
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Gcn, GraphSage, Mlp
-from isthmus.progress.terminal import results_table
+from isthmus.progress.terminal import results_table, search_table
 from isthmus.report.loading import read_folders
 from isthmus.study.config import Study
 from isthmus.study.notes import is_majority, probability_notes, result_notes
@@ -129,6 +129,20 @@ def test_a_majority_predictor_is_marked_in_table_report_and_headline(tmp_path: P
     page = isthmus.write_report([tmp_path / "out"]).read_text()
     assert page.count("no better than the majority class</small>") >= 1
     assert f"<b>Note:</b> {due}." in page
+
+
+def test_it_is_marked_among_settings_and_beside_a_reference_too(tmp_path: Path) -> None:
+    results = isthmus.run(
+        ["fedavg", "local"], flat_parties(), grid={"local.lr": [0.1, 0.2]}, rounds=2, out=tmp_path / "out"
+    )
+    assert results.search is not None
+    table = search_table(results, results.search, Console())
+    assert sorted(table.columns[0].cells) == ["fedavg", "fedavg *", "local", "local *"]
+    assert table.caption == "* no better than the majority class"
+    findings = read_folders([tmp_path / "out"])
+    remarks = {name: findings.remark(name) for name in findings.about}
+    assert all(each.endswith("no better than the majority class") for each in remarks.values())
+    assert sum(";" in each for each in remarks.values()) == len([name for name in remarks if name.startswith("local")])
 
 
 def test_numbers_that_are_far_away_are_told_and_so_is_who_is_no_better_than_one_answer() -> None:

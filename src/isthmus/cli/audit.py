@@ -90,7 +90,7 @@ def audit_command(
     if as_json:
         cut = whole.resolved(loaded)
         setting = {key: cut[key] for key in ("data", "partition", "parties", "model")}
-        about = {"audit": {"name": audit.name, **audit.model_dump()}, **setting, "seed": whole.seeds[0]}
+        about = {"audit": audit.to_dict(), **setting, "seed": whole.seeds[0]}
         typer.echo(json.dumps({**about, "protections": [each.to_dict() for each in found]}))
         return
     screen = console()

@@ -114,6 +114,10 @@ def _features(x: Any, where: str) -> Tensor:
 def _labels(y: Any, where: str) -> Tensor:
     y = as_tensor(y, "y", where)
     if y.is_floating_point():
+        if y.dim() == 1 and y.numel() and bool((y == y.floor()).all()) and float(y.max()) > 1:  # not so with NaN
+            raise IsthmusError(
+                f"{where}: y holds whole numbers as floats: give classes as y.long(), measured values as y.view(-1, 1)"
+            )
         return y
     return (y.squeeze(1) if y.dim() == 2 and y.size(1) == 1 else y).long()
 

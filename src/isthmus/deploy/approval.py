@@ -93,7 +93,7 @@ class Proposal:
             **({"purpose": study.purpose} if study.purpose else {}),
             **{name: resolved[name] for name in (*OPTIONS, "privacy") if name in resolved},
             "split": split_shares(study),
-            "protect": {**protect.model_dump(), "total": {"name": protection.name, **protection.model_dump()}},
+            "protect": {**protect.model_dump(), "total": protection.to_dict()},
             "federation": study.federation.model_dump(),
             "parties": sorted(self.parties),
         }

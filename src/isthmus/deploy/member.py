@@ -344,7 +344,7 @@ class Member(PartySide):
             models["context"] = self.site.context(self.name)
             if threshold is not None:
                 task = self.site.task.with_threshold(threshold)
-                description = {**description, "task": {"name": task.name, **task.model_dump()}}
+                description = {**description, "task": task.to_dict()}
         write_models(self.state / "weights", self.model, models, description, private=True)
 
     def delete_states(self, run: str) -> None:

@@ -370,7 +370,7 @@ class Averaging(Method):
             found = Aggregation.of(options)
         except IsthmusError as error:
             raise ValueError(str(error)) from error
-        return {"name": found.name, **found.model_dump()}
+        return found.to_dict()
 
     def aggregation(self) -> Aggregation:
         return Aggregation.of(self.aggregate)

@@ -41,6 +41,7 @@ from isthmus.tasks.metrics import METRICS, metric_of
 
 MAX_SETTINGS = 20
 """Settings that a table shows at most."""
+MAJORITY = "* no better than the majority class"
 PARTY_MEAN = "party mean"
 """Head of the column with the mean over parties."""
 
@@ -254,14 +255,14 @@ def _results_table(results: Results, columns: Sequence[tuple[str, Sequence[str]]
         cells = [column[at] for _, column in columns]
         table.add_row(f"{method} *" if marked else method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
         if marked:
-            table.caption, table.caption_justify = "* no better than the majority class", "left"
+            table.caption, table.caption_justify = MAJORITY, "left"
     return table
 
 
 def search_table(results: Results, search: Search, console: Console) -> Table:
     """Settings by their validation metric, best first, and of the best of each method also the test metric."""
     metric = metric_of(search.metric)
-    tests = search.test_metrics(run.metric for run in results.runs)
+    tests, captions = search.test_metrics(run.metric for run in results.runs), list[str]()
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("method", no_wrap=True)
     table.add_column("setting", overflow="fold")
@@ -270,18 +271,25 @@ def search_table(results: Results, search: Search, console: Console) -> Table:
     for at, each in enumerate(search.tried):
         if at >= MAX_SETTINGS and not each.chosen:
             continue
-        own = [run.metrics for run in results.runs if each.chosen and run.method == each.label]
+        runs = [run for run in results.runs if each.chosen and run.method == each.label]
+        own = [run.metrics for run in runs]
+        marked = is_majority(runs)
+        captions += [MAJORITY] if marked else []
         cells = (
             wording.validation(search.metric, each.mean, each.std, each.seeds, each.pruned),
             *(_cell(test, [metrics[test] for metrics in own if test in metrics]) for test in tests),
         )
         table.add_row(
-            escape(each.of), escape(wording.setting(each.values)), *cells, style="bold" if each.chosen else None
+            f"{escape(each.of)} *" if marked else escape(each.of),
+            escape(wording.setting(each.values)),
+            *cells,
+            style="bold" if each.chosen else None,
         )
     if len(search.tried) > MAX_SETTINGS:
-        table.caption = (
+        captions.append(
             f"The best {MAX_SETTINGS} of {len(search.tried)} settings, and the best of each method; the report has all."
         )
+    table.caption = "\n".join(dict.fromkeys(captions)) or None
     return table
 
 

@@ -304,7 +304,8 @@ class Findings:
 
     def remark(self, method: str) -> str:
         """What a reader must know of a method beside its name; empty for most."""
-        return self.reference(method) or ("no better than the majority class" if self.is_majority(method) else "")
+        majority = "no better than the majority class" if self.is_majority(method) else ""
+        return "; ".join(filter(None, (self.reference(method), majority)))
 
     def is_majority(self, method: str) -> bool:
         """Whether a method proper is no better than the majority class, by the mean of the metric that judges it."""

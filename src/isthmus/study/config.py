@@ -298,7 +298,7 @@ class Study(Options):
 
     def with_methods(self, methods: Sequence[Method]) -> Study:
         """The same study with these methods."""
-        tables = [{"name": each.name, **each.model_dump()} for each in methods]
+        tables = [each.to_dict() for each in methods]
         return self.model_copy(update={"methods": tables, "training": {}})
 
     def load(self, seed: int) -> Loaded:
@@ -408,11 +408,11 @@ class Study(Options):
             "unlabelled": self.unlabelled,
             "device": self.device,
             "wire": self.wire,
-            "data": {"name": self.data_set().name, **self.data_set().model_dump()},
-            "partition": self.partition if partition is None else {"name": partition.name, **partition.model_dump()},
-            "task": self.task_options() if task is None else {"name": task.name, **task.model_dump()},
+            "data": self.data_set().to_dict(),
+            "partition": self.partition if partition is None else partition.to_dict(),
+            "task": self.task_options() if task is None else task.to_dict(),
             "model": model_table(self.encoder()),
-            "methods": [{"name": method.name, **method.model_dump()} for method in self.listed_methods()],
+            "methods": [method.to_dict() for method in self.listed_methods()],
             **({"grid": self.grid} if self.grid else {}),
             **({} if (privacy := self.named_privacy()) is None else {"privacy": privacy_table(privacy)}),
             **code_table(self.own_code()),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus import store
+from isthmus.data.folder.encoding import Encoding
 from isthmus.errors import IsthmusError, did_you_mean, path_of
 from isthmus.nn.encoders import uses_edge_features, uses_types
 from isthmus.study.models import TrainedModel, inputs_of
@@ -86,7 +87,8 @@ def export_model(model: TrainedModel, path: Path | str, format: str | None = Non
     and, for whole graphs, `batch` `[nodes]`. By name follow, where the model reads them: `node_type` `[nodes]`,
     `edge_type` `[edges]`, `edge_attr` `[edges, columns]`, and of labelled edges `edge_label_index` `[2, items]` and
     `edge_label_attr` `[items, columns]`. Its output is that of `TrainedModel.outputs`. The file also carries the
-    model's description as `isthmus.json` and, if a dossier lies beside the run, its SHA-256 as `isthmus.dossier`.
+    model's description as `isthmus.json`, with the `feature_names` of a table's columns, and, if a dossier lies beside
+    the run, its SHA-256 as `isthmus.dossier`.
     """
     if not isinstance(model, TrainedModel):
         raise IsthmusError(f"export_model: model is {model!r}: give what isthmus.load_model(RUN) returns")
@@ -99,13 +101,24 @@ def export_model(model: TrainedModel, path: Path | str, format: str | None = Non
         raise IsthmusError(f"unknown format '{format}': {did_you_mean(format, FORMATS)}")
     if model.context or model.method.unsupervised:
         raise IsthmusError(f"method '{model.method.name}' predicts with more than its module: use isthmus predict")
-    about = {KEY: json.dumps(model.description), **({DOSSIER: model.dossier} if model.dossier else {})}
+    about = {
+        KEY: json.dumps({**model.description, **_feature_names(model)}),
+        **({DOSSIER: model.dossier} if model.dossier else {}),
+    }
     with _quiet():
         program = _trace(model)
         if format == "torch":
             store.write_with(path, lambda to: _save(program, to, about))
         else:
             store.write_with(path, lambda to: _save_onnx(program, to, about))
+
+
+def _feature_names(model: TrainedModel) -> dict[str, list[str]]:
+    """What the features are called in the order of `x`, where they are columns of one table."""
+    saved = model.description["encoding"]
+    if not saved or not saved["columns"] or model.description["schema"] is not None:
+        return {}
+    return {"feature_names": Encoding.of_dict(saved).feature_names()}
 
 
 def _trace(model: TrainedModel) -> Any:

@@ -476,7 +476,7 @@ class Run:
             raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: no test or validation item to evaluate")
         validated = self.progress["validated"]
         task = self.task.fit_threshold(validated) if validated else self.task
-        fitted = {"task": {"name": task.name, **task.model_dump()}} if validated and self.description else {}
+        fitted = {"task": task.to_dict()} if validated and self.description else {}
         name_of = "test_party_{}" if self.task.unsupervised else "test_{}"
         tested = {
             party: (size, {name_of.format(name): value for name, value in metrics.items()})

@@ -94,9 +94,9 @@ def describe_model(
         untrained: names of parties that train on nothing.
     """
     return {
-        "method": {"name": method.name, **method.model_dump()},
+        "method": method.to_dict(),
         "seed": seed,
-        "task": {"name": task.name, **task.model_dump()},
+        "task": task.to_dict(),
         "model": model_table(encoder),
         "features": inputs.features,
         "edge_features": inputs.edge_features,
@@ -597,6 +597,10 @@ def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Pat
     if not found:
         if (folder / "results.json").exists():
             raise IsthmusError(f"{folder} was written before models kept their encoding: run the study again")
+        if (folder / result_files.STATE).is_dir():
+            raise IsthmusError(
+                f"{folder} holds no models yet: finish its study, with the same isthmus run and --resume"
+            )
         remedy = similar_path(folder) or ": give a folder that isthmus run wrote, or a party's kit"
         raise IsthmusError(f"{folder} {'holds no models' if folder.exists() else 'does not exist'}{remedy}")
     return found[choose_run(found, method, seed, f"{folder} holds")]

@@ -645,9 +645,9 @@ def run(
         "seeds": plan.seeds,
         "data": whole["data"],
         "partition": whole.get("partition", {}),
-        "task": {"name": learned.name, **learned.model_dump()},
+        "task": learned.to_dict(),
         "model": model_table(encoder),
-        "methods": [{"name": each.name, **each.model_dump()} for each in rated],
+        "methods": [each.to_dict() for each in rated],
         **({"grid": dict(grid)} if grid else {}),
         **({} if hidden is None else {"privacy": privacy_table(hidden)}),
     }
@@ -744,7 +744,7 @@ def _with_items(parties: list[Party], task: Task | None, seed: int) -> list[Part
 
 def _task_table(task: Any, metrics: Mapping[str, str | None]) -> Any:
     """A task, its name or its options as a table of a study, with metrics that are named; else what was given."""
-    table = {"name": task.name, **task.model_dump()} if isinstance(task, Task) else {} if task is None else task
+    table = task.to_dict() if isinstance(task, Task) else {} if task is None else task
     table = {"name": table} if isinstance(table, str) else table
     return {**table, **{key: name for key, name in metrics.items() if name}} if isinstance(table, Mapping) else table
 

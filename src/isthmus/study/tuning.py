@@ -103,7 +103,7 @@ def tune(
         tried = [_as_tried(label, each) for label, own in optuna_studies.items() for each in _finished(own)[:trials]]
         best = {each.of: each.values for each in rank(tried, metric) if each.chosen}
         chosen = [with_values(method, best.get(method.label, {})) for method in methods]
-        tables = [{"name": each.name, **each.model_dump()} for each in chosen]
+        tables = [each.to_dict() for each in chosen]
         final = Study.of({**study.model_dump(), "methods": tables, "training": {}, "tune": {}}, "tune")
         store.write(out / BEST, toml.dumps(final.resolved(first)))
         results = run_study(final, jobs=jobs, watcher=watcher)

@@ -48,8 +48,14 @@ def test_registered_kinds():
     ("values", "due"),
     [
         ([1.0, INF, -INF, 1e39], ["rows 2, 3, 4: column 'c' is infinite or beyond 3.4e38: correct it"]),
-        ([1, None, 3], ["row 2: column 'c' has no value: fill it in, or declare missing = \"mean\""]),
-        ([1.0, NAN, None], ["rows 2, 3: column 'c' has no value: fill it in, or declare missing = \"mean\""]),
+        (
+            [1, None, 3],
+            ["row 2: column 'c' has no value: fill it in, or declare missing = \"mean\" before training"],
+        ),
+        (
+            [1.0, NAN, None],
+            ["rows 2, 3: column 'c' has no value: fill it in, or declare missing = \"mean\" before training"],
+        ),
         (["1", "2"], ["column 'c' holds values of type string: it must hold numbers"]),
         (
             ["1", "12,5m", None, "x"],
@@ -61,7 +67,7 @@ def test_registered_kinds():
             [INF, None],
             [
                 "row 1: column 'c' is infinite or beyond 3.4e38: correct it",
-                "row 2: column 'c' has no value: fill it in, or declare missing = \"mean\"",
+                "row 2: column 'c' has no value: fill it in, or declare missing = \"mean\" before training",
             ],
         ),
     ],

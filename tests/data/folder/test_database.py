@@ -300,6 +300,15 @@ def test_split_column_and_shares(tmp_path):
 # ---- what is wrong
 
 
+def test_a_date_that_is_still_to_come_is_noted(tmp_path):
+    draft = dated_draft()
+    draft.tables["transfers.parquet"]["date"][2] = days(2)[0].replace(year=2203)
+    due = (
+        "note: transfers.parquet, row 3: column 'date' has a date that is still to come: correct it if it is a mistake"
+    )
+    assert [each for each in report(draft, tmp_path / "a") if "to come" in each] == [due]
+
+
 def test_all_problems_are_found_in_one_pass(tmp_path):
     draft = dated_draft()
     transfers = draft.tables["transfers.parquet"]
@@ -327,8 +336,14 @@ def test_all_problems_are_found_in_one_pass(tmp_path):
 @pytest.mark.parametrize(
     ("draft", "expected"),
     [
-        (bank_draft().without("amount", "transfers.parquet"), "transfers.parquet: column 'amount' is missing"),
-        (bank_draft().without("to_account", "transfers.parquet"), "transfers.parquet: column 'to_account' is missing"),
+        (
+            bank_draft().without("amount", "transfers.parquet"),
+            "transfers.parquet: column 'amount' is missing: add it to the table",
+        ),
+        (
+            bank_draft().without("to_account", "transfers.parquet"),
+            "transfers.parquet: column 'to_account' is missing: add it to the table",
+        ),
         (
             bank_draft().put("more", list(range(12)), "accounts.parquet"),
             "accounts.parquet: column 'more' is not known: declare it in party.toml, or 'ignore' it",

@@ -144,6 +144,25 @@ def test_features_have_the_order_of_the_columns(tmp_path):
     assert x.shape == (8, 3)
 
 
+def test_every_feature_has_a_name(tmp_path):
+    columns = {
+        "age": {"kind": "number"}, "day": {"kind": "date", "features": "cycle"}, "sex": {"kind": "category"},
+        "tier": {"kind": "category", "values": ["low", "high"]}, "near": {"kind": "vector", "width": 2},
+    }  # fmt: skip
+    values = {"age": [1.0, 3.0], "day": ["2024-01-01", "2024-01-04"], "sex": ["f", "m"], "tier": ["high", "low"]}
+    party = contents(columns, **values, near=[[1.0, 2.0], [3.0, 4.0]])
+    encoding = fit([party])
+    assert encoding.feature_names() == [
+        "age", "sin(day in week)", "sin(day in day)", "cos(day in week)", "cos(day in day)", "sex[0]", "sex[1]",
+        "tier = low", "tier = high", "near[0]", "near[1]",
+    ]  # fmt: skip
+    x = encoding.encode(party)[0]
+    assert x.size(1) == len(encoding.feature_names())
+    assert x[:, 7:].tolist() == [[0, 1, 1, 2], [1, 0, 3, 4]]
+    words = fit([read(graph_draft(), tmp_path)]).feature_names()
+    assert "words[0]" in words
+
+
 def test_a_sparse_column_makes_all_features_sparse(tmp_path):
     party = read(graph_draft(), tmp_path)
     x = fit([party]).encode(party)[0]

@@ -238,7 +238,7 @@ def test_all_problems_of_all_folders_are_in_one_report(tmp_path):
         read_folders(root)
     assert str(caught.value) == (
         f"{root / 'north'} has 3 problems: nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8: column 'age' has no value: "
-        f'fill it in, or declare missing = "mean" (all of them: isthmus party check {root})'
+        f'fill it in, or declare missing = "mean" before training (all of them: isthmus party check {root})'
     )
 
 

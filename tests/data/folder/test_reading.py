@@ -219,8 +219,11 @@ SPOILED = {
         ),
         ["nodes.parquet: the file has no rows: a party holds at least one item"],
     ),
-    "column missing": (lambda: alone().without("age"), ["nodes.parquet: column 'age' is missing"]),
-    "part of a column missing": (lambda: alone().without("words.at"), ["nodes.parquet: column 'words.at' is missing"]),
+    "column missing": (lambda: alone().without("age"), ["nodes.parquet: column 'age' is missing: add it to the table"]),
+    "part of a column missing": (
+        lambda: alone().without("words.at"),
+        ["nodes.parquet: column 'words.at' is missing: add it to the table"],
+    ),
     "column unknown": (
         lambda: alone(aeg=[1] * 8),
         ["nodes.parquet: column 'aeg' is not known: declare it in party.toml, or 'ignore' it"],
@@ -229,7 +232,10 @@ SPOILED = {
         lambda: alone().with_settings(ignore=["id"]),
         ["nodes.parquet: column 'id' is missing: party.toml lists it under 'ignore'"],
     ),
-    "source missing": (lambda: alone().without("source", EDGES), ["edges.parquet: column 'source' is missing"]),
+    "source missing": (
+        lambda: alone().without("source", EDGES),
+        ["edges.parquet: column 'source' is missing: add it to the table"],
+    ),
     "label outside": (
         lambda: alone(label=["low", "middle", "high", "", "top", None, "low", "low"]).without("split"),
         [f"nodes.parquet, rows 2, 5: label 'middle', 'top' is not one of low, high: {DECLARE}"],
@@ -381,12 +387,12 @@ def test_all_problems_are_reported_at_once(tmp_path):
     draft = draft.without("kind")
     draft = edges_of(draft, (0, 1, None), (0, 77, None), (1, 100, "west"), (None, 3, None), weight=[1.0, 1.0, INF, 1.0])
     assert report(draft, tmp_path) == [
-        "nodes.parquet: column 'kind' is missing",
+        "nodes.parquet: column 'kind' is missing: add it to the table",
         "nodes.parquet: column 'extra' is not known: declare it in party.toml, or 'ignore' it",
         "nodes.parquet, row 5: column 'id' has no value: fill it in",
         "nodes.parquet, row 3: column 'id' repeats an earlier id: make ids unique",
         "nodes.parquet, row 6: column 'age' is infinite or beyond 3.4e38: correct it",
-        "nodes.parquet, row 2: column 'age' has no value: fill it in, or declare missing = \"mean\"",
+        "nodes.parquet, row 2: column 'age' has no value: fill it in, or declare missing = \"mean\" before training",
         "nodes.parquet, row 8: column 'near' does not have 2 numbers, as party.toml declares",
         f"nodes.parquet, row 2: label 'odd' is not one of low, high: {DECLARE}",
         "nodes.parquet, row 5: column 'split' must be empty or one of train, val, test",
@@ -402,9 +408,9 @@ def test_all_problems_are_reported_at_once(tmp_path):
 def test_every_file_is_checked(tmp_path):
     draft = collection_draft().without("graph").without("id", GRAPHS).without("target", EDGES)
     assert report(draft, tmp_path) == [
-        "graphs.parquet: column 'id' is missing",
-        "nodes.parquet: column 'graph' is missing",
-        "edges.parquet: column 'target' is missing",
+        "graphs.parquet: column 'id' is missing: add it to the table",
+        "nodes.parquet: column 'graph' is missing: add it to the table",
+        "edges.parquet: column 'target' is missing: add it to the table",
     ]
 
 
@@ -434,7 +440,7 @@ def test_problem_with_many_rows_lists_the_first(tmp_path):
     )
     assert report(draft, tmp_path) == [
         "nodes.parquet, rows 2, 5, 8, 11, 14, 17, 20, 23 and 992 more: column 'age' has no value: fill it in, "
-        'or declare missing = "mean"'
+        'or declare missing = "mean" before training'
     ]
 
 
@@ -577,7 +583,7 @@ def test_unreadable_molecules_are_left_out(tmp_path):
         (
             "smile,label\nCCO,1\n",
             [
-                "column 'smiles' is missing",
+                "column 'smiles' is missing: add it to the table",
                 "column 'smile' is not known: declare it in party.toml, or 'ignore' it",
             ],
         ),

@@ -43,3 +43,10 @@ def test_spellings_of_one_value_are_noted():
         "column 'risk': ' no' differs from 'no' by blanks: make them equal",
         "column 'risk': 'yes' differs from 'Yes' only in upper and lower case: make them equal",
     ]
+
+
+def test_a_value_that_probably_says_nothing_is_noted():
+    (note,) = spelling_notes("nodes.csv", "species", pa.array(["oak", "elm", "Unknown"]))
+    assert note.what == "column 'species': 'Unknown' is taken for a value: leave the cells empty if nothing is known"
+    (note,) = spelling_notes("nodes.csv", "age", pa.array([*map(str, range(30)), "?"]))
+    assert "30 of 31 values are numbers, but not '?'" in note.what

@@ -35,7 +35,7 @@ from isthmus.data.folder.arrow import (
     to_texts,
     wrong_type,
 )
-from isthmus.data.folder.dates import DAY, READABLE, UNKNOWN, is_date, read_dates
+from isthmus.data.folder.dates import DAY, READABLE, TO_COME, UNKNOWN, after_today, is_date, read_dates
 from isthmus.data.folder.problems import Mask, Problem, at_rows
 from isthmus.data.folder.table import Table
 from isthmus.data.ids import Hashing
@@ -46,6 +46,7 @@ MAX_CATEGORIES, MIN_NAMES = 100, 10
 """More values than the first are suspicious in a category; up to the second they are never taken for names."""
 MAX_DENSE = 100
 """A category with more values than this is encoded as a sparse matrix."""
+FILL_IN = 'fill it in, or declare missing = "mean" before training'
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number in a column."""
 MAX_WIDTH = 1 << 24
@@ -101,6 +102,11 @@ class Column(Registered):
         """Return the number of features that the column becomes, given the totals of all parties."""
         return 1
 
+    def feature_names(self, column: str, totals: Totals) -> list[str]:
+        """Return what the column's features are called, in their order."""
+        count = self.features_of(totals)
+        return [column] if count == 1 else [f"{column}[{at}]" for at in range(count)]
+
     def encode(self, column: str, table: pa.Table, totals: Totals, hashing: Hashing) -> Tensor:
         """Return the features, `[nodes, width]`, dense or sparse CSR."""
         raise NotImplementedError
@@ -125,7 +131,7 @@ class Number(Column):
         what = f"column '{column}' is infinite or beyond 3.4e38: correct it"
         yield from at_rows(file, what, exceeds_float32(numbers))
         severe = self.missing == "error"
-        then = 'fill it in, or declare missing = "mean"' if severe else "the mean over all parties is used"
+        then = FILL_IN if severe else "the mean over all parties is used"
         yield from at_rows(file, f"column '{column}' has no value: {then}", np.isnan(numbers), severe=severe)
 
     def has_totals(self, step: Literal["first", "second"]) -> bool:
@@ -192,15 +198,21 @@ class Date(Number):
             yield from at_rows(file, f"column '{column}' has a date that cannot be read, '{first}': {READABLE}", wrong)
         severe = self.missing == "error"
         then = "all its features are 0" if self.features == "cycle" else "the mean over all parties is used"
-        then = 'fill it in, or declare missing = "mean"' if severe else then
+        then = FILL_IN if severe else then
         absent = (moments == UNKNOWN) & ~wrong
         yield from at_rows(file, f"column '{column}' has no value: {then}", absent, severe=severe)
+        yield from at_rows(file, f"column '{column}' {TO_COME}", after_today(moments), severe=False)
 
     def has_totals(self, step: Literal["first", "second"]) -> bool:
         return self.features == "day" and super().has_totals(step)
 
     def features_of(self, totals: Totals) -> int:
         return 1 if self.features == "day" else 4
+
+    def feature_names(self, column: str, totals: Totals) -> list[str]:
+        if self.features == "day":
+            return [column]
+        return [f"{wave}({column} in {period})" for wave in ("sin", "cos") for period in ("week", "day")]
 
     def encode(self, column: str, table: pa.Table, totals: Totals, hashing: Hashing) -> Tensor:
         if self.features == "day":
@@ -265,6 +277,11 @@ class Category(Column):
 
     def features_of(self, totals: Totals) -> int:
         return totals["ids"].numel() if self.values is None else len(self.values)
+
+    def feature_names(self, column: str, totals: Totals) -> list[str]:
+        """Of values that are not declared, only hashes are known: they are numbered in the order of these."""
+        of = range(self.features_of(totals)) if self.values is None else self.values
+        return [f"{column}[{each}]" if self.values is None else f"{column} = {each}" for each in of]
 
     def unknown(self, column: str, table: pa.Table, totals: Totals, hashing: Hashing) -> Mask:
         """Return a mask of the rows whose value no party had in training."""
@@ -363,6 +380,10 @@ class Bag(Column):
 
     def features_of(self, totals: Totals) -> int:
         return self.width
+
+    def feature_names(self, column: str, totals: Totals) -> list[str]:
+        names = super().feature_names(column, totals)
+        return names if self.words is None else [f"{column} = {word}" for word in self.words]
 
     def encode(self, column: str, table: pa.Table, totals: Totals, hashing: Hashing) -> Tensor:
         at, value = (to_array(table.column(each)) for each in self.file_columns(column))

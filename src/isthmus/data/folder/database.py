@@ -27,7 +27,18 @@ from isthmus.data.folder.arrow import (
 )
 from isthmus.data.folder.checker import HERE, Positions, has_column, repeated
 from isthmus.data.folder.columns import Date
-from isthmus.data.folder.dates import DAY, READABLE, UNKNOWN, Moments, is_date, moment_of, read_dates, text_of
+from isthmus.data.folder.dates import (
+    DAY,
+    READABLE,
+    TO_COME,
+    UNKNOWN,
+    Moments,
+    after_today,
+    is_date,
+    moment_of,
+    read_dates,
+    text_of,
+)
 from isthmus.data.folder.labels import ItemChecker
 from isthmus.data.folder.problems import Problem, at_rows
 from isthmus.data.folder.relations import (
@@ -231,7 +242,7 @@ class DatabaseReader(ItemChecker):
         self.tables[name] = found
         if self.label_column in known and has_column(found, self.label_column):
             lacking = [each for each in known if not has_column(found, each)]
-            self.add(*[Problem(file, f"column '{each}' is missing") for each in lacking])
+            self.add(*[Problem(file, f"column '{each}' is missing: add it to the table") for each in lacking])
         if table.key is not None:
             keys = self.ids(file, found, table.key, unique=False)
             if keys is not None:
@@ -257,6 +268,7 @@ class DatabaseReader(ItemChecker):
         if missing_too:
             what = f"column '{column}' has no value: date the row, or leave it out"
             self.add(*at_rows(file, what, (moments == UNKNOWN) & ~wrong))
+        self.add(*at_rows(file, f"column '{column}' {TO_COME}", after_today(moments), severe=False))
         return moments
 
     def _check_foreign(self, name: str, column: str, other: str) -> None:

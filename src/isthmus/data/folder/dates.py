@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ UNKNOWN = np.iinfo(np.int64).min
 """The moment of a date that is missing or cannot be read."""
 DAY = 86_400_000_000
 """Microseconds of a day."""
+TO_COME = "has a date that is still to come: correct it if it is a mistake"
 READABLE = "write it as 2024-06-30 or 2024-06-30 12:00:00"
 
 
@@ -43,6 +45,11 @@ def read_dates(values: Any) -> tuple[Moments, Mask]:
     plain = to_array(values.cast(pa.timestamp("us", None if pa.types.is_date(values.type) else values.type.tz)))
     moments = np.asarray(plain.cast(pa.int64()).fill_null(UNKNOWN).to_numpy(zero_copy_only=False), dtype=np.int64)
     return moments, np.zeros(len(moments), dtype=bool)
+
+
+def after_today(moments: Moments) -> Mask:
+    """Return a mask of the moments that are still to come, a day from now or later."""
+    return np.asarray((moments != UNKNOWN) & (moments > (time.time() / 86_400 + 1) * DAY))
 
 
 def moment_of(text: str) -> int:

@@ -122,6 +122,10 @@ class Encoding:
         masks = [_structural(name, each, each.features_of(self.totals[name])) for name, each in self.columns.items()]
         return torch.cat(masks).nonzero().squeeze(1)
 
+    def feature_names(self) -> list[str]:
+        """Return what the features are called, in their order."""
+        return [each for name, kind in self.columns.items() for each in kind.feature_names(name, self.totals[name])]
+
     def _features(self, count: int, arrays: dict[str, Tensor], widths: list[int]) -> tuple[Tensor, Tensor]:
         """Return what `encode` does, of so many rows that `_append` has encoded."""
         shape, structural = (count, sum(widths)), self.structural()

@@ -71,8 +71,8 @@ class ItemChecker(Checker):
         hint = f"declare it in {FILE}, or 'ignore' it"
         for name in needed:
             if name not in names:
-                ignored = f": {FILE} lists it under 'ignore'" if name in self.ignore else ""
-                self.add(Problem(file, f"column '{name}' is missing{ignored}"))
+                why = f"{FILE} lists it under 'ignore'" if name in self.ignore else "add it to the table"
+                self.add(Problem(file, f"column '{name}' is missing: {why}"))
         for name in tasks:
             if name not in names and not set(names).isdisjoint([*tasks, self.split_column]):
                 self.add(Problem(file, f"column '{name}' is missing: {FILE} lists it under 'tasks'"))

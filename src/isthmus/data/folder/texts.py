@@ -22,6 +22,8 @@ FORMS = (
     (r"^\s*[€$£]\s*[-+]?[0-9][0-9.,]*\s*$", "numbers with a unit: write {0} without it"),
 )
 """What texts look like that are no numbers, and what to do; the first form that most have is taken."""
+NOTHING = {"unknown", "none", "nil", "missing", "?", "-", "n.a.", "not known"}
+"""Texts that probably say that a value is not known, in small letters; a file's own signs for that are read as none."""
 MOST = 0.9
 """In a column with this share of numbers, other texts are probably mistakes."""
 
@@ -112,6 +114,8 @@ def spelling_notes(path: str, name: str, values: Any) -> list[Problem]:
     notes = [f"column '{name}' is taken for texts: {odd}: correct them if all should be numbers"] if odd else []
     first: dict[str, str] = {}
     for text in sorted(pc.unique(values).to_pylist(), key=lambda each: (len(each), each)):
+        if not odd and text.strip().casefold() in NOTHING:
+            notes.append(f"column '{name}': '{text}' is taken for a value: leave the cells empty if nothing is known")
         other = first.setdefault(text.strip().casefold(), text)
         if other != text:
             how = "only in upper and lower case" if other.casefold() == text.casefold() else "by blanks"
