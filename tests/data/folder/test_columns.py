@@ -17,7 +17,7 @@ NAN, INF = float("nan"), float("inf")
 KEYED = KeyedHash(b"k" * 32)
 
 OUTSIDE = (
-    "column 'c' has a position outside 0 to 4: correct it, or raise 'width' at all parties "
+    "column 'c' has a position outside 0 to 4: correct it, or raise 'width' at all parties before training "
     "(isthmus party new --bag c=WIDTH)"
 )
 TWICE = "column 'c' has a position twice in a row: give each position once"

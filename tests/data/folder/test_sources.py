@@ -56,3 +56,9 @@ def test_two_tables_of_one_name_are_refused(tmp_path):
         path.write_text("id\n1\n")
     with pytest.raises(IsthmusError, match="there are two tables 'x': rename one"):
         read_sources([tmp_path / "x.csv", tmp_path / "a"])
+
+
+def test_a_text_among_numbers_is_named() -> None:
+    table, notes = narrow(pa.table({"amount": [*map(str, range(30)), "oops"], "code": [*["07"] * 30, "x"]}))
+    assert table.column("amount").type == pa.string()
+    assert notes == {"amount": "30 of 31 values are numbers, but not 'oops': correct them if all should be numbers"}

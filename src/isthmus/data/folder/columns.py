@@ -369,7 +369,7 @@ class Bag(Column):
             largest = most if most is not None and most >= self.width else None
             what = (
                 f"column '{column}' has a position outside 0 to {self.width - 1:,}: correct it, or raise 'width' at "
-                f"all parties (isthmus party new --bag {column}=WIDTH)"
+                f"all parties before training (isthmus party new --bag {column}=WIDTH)"
             )
             yield from (replace(each, largest=largest) for each in at_rows(file, what, outside))
             what = f"column '{column}' has a position twice in a row: give each position once"

@@ -16,7 +16,7 @@ import pyarrow as pa
 from isthmus.data.folder.arrow import NUMBER, blank_to_null, is_text, to_keys, to_plain
 from isthmus.data.folder.columns import count_distinct
 from isthmus.data.folder.table import NULLS, unreadable
-from isthmus.data.folder.texts import MOST
+from isthmus.data.folder.texts import MOST, odd_texts
 from isthmus.errors import IsthmusError, missing_extra
 
 FILES = (".csv", ".tsv", ".parquet")
@@ -127,7 +127,7 @@ def narrow(table: pa.Table) -> tuple[pa.Table, dict[str, str]]:
         width = len(counted) // len(texts)
         expressions, notes = [], {}
         for at, name in enumerate(texts):
-            expression, note = _expression(f"c{at}", row[at * width : (at + 1) * width])
+            expression, note = _expression(f"c{at}", row[at * width : (at + 1) * width], plain[name])
             expressions.append(f"{expression} AS c{at}")
             notes[name] = note
         found = connection.sql(f"SELECT {', '.join(expressions)} FROM given").to_arrow_table()
@@ -152,7 +152,7 @@ def _counts(column: str) -> list[str]:
     ]
 
 
-def _expression(column: str, counts: Sequence[int]) -> tuple[str, str]:
+def _expression(column: str, counts: Sequence[int], texts: Any) -> tuple[str, str]:
     """Return the expression for a column's values as what they are, and what is remarkable."""
     count, whole, numbers, zeros, booleans, dates, *forms = counts
     if not count:
@@ -175,7 +175,7 @@ def _expression(column: str, counts: Sequence[int]) -> tuple[str, str]:
         moment = f"try_cast({column} AS TIMESTAMP)" if dates >= most else f"try_strptime({column}, '{form}')"
         return f"coalesce(strftime({moment}, '%Y-%m-%d %H:%M:%S'), {column})", ""
     if not zeros and numbers >= MOST * count:
-        return column, f"{numbers:,} of {count:,} values are numbers: correct the others if all should be"
+        return column, f"{odd_texts(texts)}: correct them if all should be numbers"
     return column, ""
 
 
