@@ -22,7 +22,9 @@ from isthmus.data.party import Cohort, Party, pool_parties
 from isthmus.data.pool import Pool
 from isthmus.data.rows import to_dense
 from isthmus.methods.training import LocalTraining, PartyOptimizer
+from isthmus.nn import decoupled, encoders
 from isthmus.nn.draws import Draws, draws_of, seed_of
+from isthmus.nn.encoders import Encoder
 from isthmus.nn.per_party import Leaf, PerParty, per_party
 from isthmus.nn.weights import Weights, initial_weights
 from isthmus.tasks.base import Step
@@ -38,6 +40,10 @@ def slow_but(quick: Collection[Any], cases: Iterable[Any]) -> list[Any]:
 
 
 FEATURES, CLASSES = 16, 3
+ENCODERS = [
+    name for name, kind in Encoder.known().items() if kind.__module__ in (encoders.__name__, decoupled.__name__)
+]
+"""Names of the encoders that follow all laws; those of typed graphs and of private sums have their own tests."""
 NODES = (23, 40, 5, 31)
 GRAPHS = (6, 9, 2, 7)
 UNTOUCHED = FEATURES - 1

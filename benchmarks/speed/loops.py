@@ -27,8 +27,8 @@ from isthmus.methods.fedpub import proxy_graph
 from isthmus.methods.gcfl import minimum_cut
 from isthmus.methods.gcfl_plus import warped_distance
 from isthmus.nn.adaptive import message, similar
+from isthmus.nn.decoupled import Diffused
 from isthmus.nn.draws import draws_of, seed_of, torch_seeded
-from isthmus.nn.encoders import Diffused
 from isthmus.nn.pseudo import NOISE, PseudoNodes, join_similar, sameness
 from isthmus.nn.structure import walk_encoding
 from isthmus.nn.weights import Weights

@@ -39,7 +39,8 @@ from isthmus.data.datasets.tu import Proteins
 from isthmus.data.partition import Partition
 from isthmus.data.party import Party
 from isthmus.methods.base import Method
-from isthmus.nn.encoders import Encoder, Gamlp, Gcn, Gin, TwoChannel
+from isthmus.nn.decoupled import Gamlp
+from isthmus.nn.encoders import Encoder, Gcn, Gin, TwoChannel
 from isthmus.study.loop import Run, RunResult
 from isthmus.study.setup import extended, module_for, task_for
 

@@ -14,7 +14,7 @@ from isthmus.data.folder.limits import Limits
 from isthmus.deploy import approval
 from isthmus.deploy.approval import Approvals, Proposal, Tally, describe_proposal
 from isthmus.errors import IsthmusError
-from isthmus.nn.encoders import Sgc
+from isthmus.nn.decoupled import Sgc
 from isthmus.study.config import Study
 
 PARTIES = ("a", "b", "c")

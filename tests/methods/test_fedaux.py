@@ -13,8 +13,9 @@ from isthmus.data.rows import to_dense
 from isthmus.errors import IsthmusError
 from isthmus.methods.fedaux import FedAux
 from isthmus.methods.training import LocalTraining
+from isthmus.nn.decoupled import Sgc
 from isthmus.nn.draws import seed_of, torch_seeded
-from isthmus.nn.encoders import Gcn, Sgc
+from isthmus.nn.encoders import Gcn
 from isthmus.nn.projected import Projected
 
 pytestmark = pytest.mark.usefixtures("double_precision")

@@ -14,7 +14,8 @@ from isthmus.errors import IsthmusError
 from isthmus.methods.fedgta import FedGTA
 from isthmus.methods.local import Local
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.encoders import Gamlp, Gcn
+from isthmus.nn.decoupled import Gamlp
+from isthmus.nn.encoders import Gcn
 from isthmus.testing import check_method, small_parties
 
 pytestmark = pytest.mark.usefixtures("double_precision")

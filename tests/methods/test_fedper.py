@@ -10,7 +10,7 @@ from helpers import assert_close, make_parties
 from isthmus.errors import IsthmusError
 from isthmus.methods.ditto import Ditto
 from isthmus.methods.fedper import FedPer
-from isthmus.nn.encoders import Sgc
+from isthmus.nn.decoupled import Sgc
 from isthmus.nn.weights import head_weights
 from isthmus.study.run import run as run_methods
 

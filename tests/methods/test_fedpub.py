@@ -14,7 +14,8 @@ from isthmus.data.rows import to_dense
 from isthmus.errors import IsthmusError
 from isthmus.methods.fedpub import BLOCKS, NODES, FedPub, proxy_graph
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.encoders import Gcn, Sgc
+from isthmus.nn.decoupled import Sgc
+from isthmus.nn.encoders import Gcn
 from isthmus.nn.weights import head_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")

@@ -13,7 +13,7 @@ from isthmus.errors import IsthmusError
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.moon import Moon
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.encoders import Sgc
+from isthmus.nn.decoupled import Sgc
 from isthmus.nn.weights import head_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")

@@ -6,7 +6,7 @@ import torch
 from optimisers import OPTIMISERS
 from torch import nn
 
-from helpers import CLASSES, FEATURES, STEADY, assert_close, make_parties, plain_fit, plain_rates
+from helpers import CLASSES, ENCODERS, FEATURES, STEADY, assert_close, make_parties, plain_fit, plain_rates
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.site import Site
@@ -110,9 +110,7 @@ def test_batch_normalisation_trains_as_in_plain_torch(level, batch_size):
 
 @over_sparse
 @pytest.mark.parametrize("batches", ["full", "batches"])
-@pytest.mark.parametrize(
-    "name", [name for name, kind in Encoder.known().items() if kind.__module__ == Encoder.__module__]
-)
+@pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.thinned(5)
 def test_nodes_that_no_path_joins_to_a_training_node_train_as_in_plain_torch(name, batches, sparse):
     def parties(sparse):

@@ -5,7 +5,8 @@ from torch_geometric import nn as gnn
 
 from helpers import CLASSES, FEATURES
 from isthmus.errors import IsthmusError
-from isthmus.nn.encoders import Gcn, Gin, LightGcn, Sgc
+from isthmus.nn.decoupled import LightGcn, Sgc
+from isthmus.nn.encoders import Gcn, Gin
 from isthmus.nn.weights import body_weights, draw_weights, head_of, head_weights, initial_weights
 
 

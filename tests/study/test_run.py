@@ -35,7 +35,8 @@ from isthmus.methods.fedrep import FedRep
 from isthmus.methods.local import Local
 from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.encoders import Gat, Gcn, Sgc
+from isthmus.nn.decoupled import Sgc
+from isthmus.nn.encoders import Gat, Gcn
 from isthmus.result_files import STATE
 from isthmus.study import run as study_run
 from isthmus.study.config import Study, merge, read_toml

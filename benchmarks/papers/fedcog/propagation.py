@@ -38,8 +38,8 @@ from isthmus.data.party import Party
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.methods.fedcog import FedCog
+from isthmus.nn.decoupled import Sgc
 from isthmus.nn.diffusion import Diffusion
-from isthmus.nn.encoders import Sgc
 from isthmus.papers.measures.costs import Clocked
 from isthmus.study.results import versions
 from isthmus.study.setup import module_for

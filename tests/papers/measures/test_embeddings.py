@@ -9,7 +9,7 @@ from tests.papers.a_paper import FEDAVG
 
 from isthmus.data.party import pool_parties
 from isthmus.errors import IsthmusError
-from isthmus.nn.encoders import Sgc
+from isthmus.nn.decoupled import Sgc
 from isthmus.papers.measures.embeddings import Embeddings
 from isthmus.study.config import Study
 from isthmus.study.run import run_study

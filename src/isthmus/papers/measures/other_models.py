@@ -19,7 +19,8 @@ from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
 from isthmus.federation.sums import positions_of
 from isthmus.methods.shared.condensing import Condensing
-from isthmus.nn.encoders import Appnp, Bias, Convolutions, Encoder, Gcn, Propagate
+from isthmus.nn.decoupled import Appnp, Bias
+from isthmus.nn.encoders import Convolutions, Encoder, Gcn, Propagate
 from isthmus.nn.products import normalised_edges
 from isthmus.nn.weights import Weights
 from isthmus.papers.measures import Measure, Measurement, prepare_run
