@@ -1,8 +1,12 @@
 """Encoders whose propagation has no weights give what their papers' equations say; other laws: test_encoders.py."""
 
+import pytest
 import torch
 
 from helpers import CLASSES, FEATURES, make_parties, plain_output
+from isthmus.data.party import Cohort
+from isthmus.nn import per_party
+from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.encoders import Encoder
 
 
@@ -38,3 +42,22 @@ def test_lightgcn_averages_the_hops_of_its_embedding():
     for conv in module.convs:
         hops.append(conv(hops[-1], graph.edge_index))
     torch.testing.assert_close(plain_output(module, graph), module.head(torch.stack(hops).mean(0)))
+
+
+@pytest.mark.parametrize(("kept", "due"), [(per_party.MOST_KEPT, 2), (0, 4)])
+@pytest.mark.parametrize("name", ["gbp", "gprgnn", "gamlp"])
+def test_features_are_diffused_once_for_all_passes_and_only_training_items_are_read(name, kept, due, monkeypatch):
+    options = {"first": "propagate"} if name == "gprgnn" else {}
+    cohort = Cohort(make_parties("node", weighted=True))
+    model = per_party.per_party(build(name, options), len(cohort.parties))
+    training, rows = cohort.around_training(model.reach, trims=model.trims)
+    expected = model(cohort.block)  # which also compares the ways to run the model
+    monkeypatch.setattr(per_party, "MOST_KEPT", kept)
+    model._diffused.clear()
+    calls, diffuse = [], Diffusion.diffuse
+    monkeypatch.setattr(Diffusion, "diffuse", lambda self, *given: calls.append(self) or diffuse(self, *given))
+    for _ in range(2):
+        assert torch.equal(model(cohort.block), expected)
+        assert rows is None
+        torch.testing.assert_close(model(training), expected[cohort.masks["train"]])
+    assert len(calls) == due

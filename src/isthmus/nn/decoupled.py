@@ -45,6 +45,11 @@ class Diffused(MessagePassing):
         self.diffused = False
 
     @property
+    def before(self) -> Diffusion | None:
+        """What diffuses the features before anything is learned from them; None if they are diffused already."""
+        return None if self.diffused else self.diffusion
+
+    @property
     def takes_hops(self) -> bool:
         return self.diffused
 
@@ -64,6 +69,7 @@ class Simplified(Diffused):
 
     first_layer = "linear.weight"
     head = ""
+    before = None
 
     def __init__(self, features: int, out: int, hops: int) -> None:
         super().__init__(Diffusion(hops))

@@ -16,8 +16,10 @@ from torch.func import functional_call
 from torch_geometric.nn import Linear, MessagePassing
 
 from isthmus.data import rows
+from isthmus.data.neighbours import Subgraph
 from isthmus.data.party import Block
 from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.draws import Draws, PartyDropout, torch_seeded
 from isthmus.nn.edge_readout import Ends
 from isthmus.nn.hops import Hops, RangeHop, hops_of
@@ -26,6 +28,8 @@ from isthmus.nn.stacks import FirstLayer, Stack, dense
 from isthmus.nn.twins import Bank, twin_of, without_caches
 from isthmus.nn.weights import Weights, body_weights, head_of, initial_weights, no_embedding, statistics
 
+MOST_KEPT = 2**30
+"""Bytes of diffused features that are kept from pass to pass; more are computed in each."""
 FARTHEST = 100
 """Most hops for which the nodes around the training items are looked for: farther away nearly all of a graph lies."""
 
@@ -85,6 +89,8 @@ class PerParty:
         if "edge_label_index" in arguments and not any(isinstance(part, Ends) for part in self.module.modules()):
             self._twin = None  # nothing says which of its rows are edges'
         self.side_by_side = self._twin is not None
+        if self._before is not None:
+            setattr(self._twin, "diffused", True)  # noqa: B010 - nn.Module's type knows no plain attributes
         self._probed = False
         self._arguments = arguments.keys()
         if not {"x", "edge_index"} <= self._arguments:
@@ -97,6 +103,7 @@ class PerParty:
                 f"a default, or use {', '.join(OFFERED[2:])}"
             )
         self._features: dict[int, Features] = {}
+        self._diffused: dict[Any, tuple[Block, Block]] = {}
         self._columns: dict[Any, tuple[Tensor, Columns]] = {}
         self.initial = initial_weights(self.module)
         self._shared: Weights | None = self.initial
@@ -224,7 +231,12 @@ class PerParty:
     @property
     def trims(self) -> bool:
         """Whether the module's layers leave out the rows that the seeds of a part do not need."""
-        return self.takes_hops and bool(getattr(self.module, "trims", False))
+        return self._before is not None or (self.takes_hops and bool(getattr(self.module, "trims", False)))
+
+    @property
+    def _before(self) -> Diffusion | None:
+        """What diffuses the features of a block, once, before the module reads them."""
+        return getattr(self.module, "before", None) if self.side_by_side else None
 
     @property
     def reach(self) -> int | None:
@@ -319,7 +331,7 @@ class PerParty:
             self._shared, self._stacks, self._frozen = before
 
     def _together(self, block: Block, draws: Draws | None) -> Any:
-        bank = self._bank
+        bank, block = self._bank, self._diffused_of(block)
         bank.stacked = self._shared is None
         bank.weights = dict(self._shared if self._shared is not None else self._unfrozen())
         bank.layouts = [block.sizes, block.graphs] if block.graphs else [block.sizes]
@@ -421,7 +433,7 @@ class PerParty:
     def _trial(self, parties: int) -> PerParty:
         """Another one with the same layers, for passes whose output is only compared."""
         trial = copy.copy(self)
-        trial._features, trial._columns, trial._frozen = {}, {}, frozenset()
+        trial._features, trial._diffused, trial._columns, trial._frozen = {}, {}, {}, frozenset()
         trial.resize(parties)
         return trial
 
@@ -511,6 +523,26 @@ class PerParty:
                 self._features.pop(next(iter(self._features)))
             self._features[id(x)] = Features(x)
         return self._features[id(x)]
+
+    def _diffused_of(self, block: Block) -> Block:
+        """The block with diffused features, if these are what the module reads; edges are of no further use.
+
+        It is kept: no weight has a part in it, so passes over the same data read the same.
+        """
+        if self._before is None:
+            return block
+        key = id(block.x), id(block.edge_index), id(block.edge_weight)
+        if key in self._diffused:
+            return self._diffused[key][1]
+        x, sizes = self._before.diffuse(rows.to_dense(block.x), block.edge_index, block.edge_weight), block.sizes
+        if block.trims and isinstance(block.part, Subgraph):
+            x, sizes = x[block.part.rows_within(0)], block.part.sizes_within(0)
+        diffused = replace(block, x=x, edge_index=block.edge_index[:, :0], edge_weight=None, sizes=sizes, part=None)
+        if not x.requires_grad and x.numel() * x.element_size() <= MOST_KEPT:
+            while len(self._diffused) >= 4:
+                self._diffused.pop(next(iter(self._diffused)))
+            self._diffused[key] = block, diffused
+        return diffused
 
     def _columns_of(self, block: Block, touched: bool) -> Columns:
         key = (id(block.x), block.sizes, touched)
