@@ -27,7 +27,8 @@ FEDGC_BY_SGD = {
     "descent": SGD, "edge_lr": 0.1, "target": {**SGD, "epochs": 20}, "tuning": SGD,
 }  # fmt: skip
 """FedGC with SGD instead of Adam. Adam turns rounding errors of a sum into full steps, which hundreds
-of epochs on the condensed graph amplify; with SGD the difference stays within 1e-6."""
+of epochs on the condensed graph amplify; with SGD the difference stays within 1e-6. The same holds for what
+AdaFGL's parties train alone."""
 STUDIES: dict[str, dict[str, Any]] = {
     "fedavg": {**BANKS, "methods": [{"name": "fedavg"}]},
     "a schedule": {
@@ -51,7 +52,9 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedgta": {**BANKS, "model": {"encoder": "gamlp"}, "methods": [{"name": "fedgta", "similar": 0.95}]},
     "fedpub": {**BANKS, "methods": [{"name": "fedpub"}]},
     "fedaux": {**BANKS, "methods": [{"name": "fedaux"}]},
-    "adafgl": {**BANKS, "methods": [{"name": "adafgl", "personal_rounds": 2}]},
+    "adafgl": {
+        **BANKS, "methods": [{"name": "adafgl", "personal_rounds": 2, "personal": {**SGD, "keep_optimizer": False}}],
+    },
     "fedbn": {
         **BANKS, "model": {"encoder": "gin", "norm": True}, "methods": [{"name": "fedbn", "local": SGD}],
     },

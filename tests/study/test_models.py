@@ -205,6 +205,17 @@ def test_new_rows_of_folders_are_encoded_as_in_training(tmp_path: Path) -> None:
     assert table.column_names[-1] == "score.high"
 
 
+def test_a_split_that_is_not_the_models_is_left_out(tmp_path: Path) -> None:
+    for draft in two_drafts():
+        draft.write(tmp_path / "parties" / draft.settings["name"])
+    data, partition = {"name": "folder", "path": str(tmp_path / "parties")}, {"split": [0.5, 0.25, 0.25]}
+    study = study_of("fedavg", data=data, partition=partition)
+    model = run_study(study).model()
+    assert model.predict(tmp_path / "parties").column_names[-1] == "label"
+    assert "the study drew its own split, so that of the data is left out" in model.notes
+    assert model.predict(study.load(0).parties).column_names[-1] == "split"
+
+
 @pytest.mark.parametrize(
     ("weights", "effect"),
     [

@@ -18,6 +18,25 @@ from isthmus.data.skew import earth_movers
 _Labels: TypeAlias = tuple[LabelKind, dict[str, list[Any]], float | None]
 
 
+def note_on_splits(parties: Sequence[Party], why: str) -> str:
+    """Say how many parties have a split without a class that the party holds; nothing if none has.
+
+    Arguments:
+        why: what decides on the splits, or how to decide on them.
+    """
+    lacking: dict[str, int] = {}
+    for party in parties:
+        y = party.graph.y
+        for split in SPLITS if y.dim() == 1 and not y.is_floating_point() else ():
+            in_split = y[getattr(party, split)]
+            if in_split.numel() and in_split[in_split >= 0].unique().numel() < y[y >= 0].unique().numel():
+                lacking[split] = lacking.get(split, 0) + 1
+    if not lacking:
+        return ""
+    counts = ", ".join(f"'{split}' at {count:,} of {len(parties):,} parties" for split, count in lacking.items())
+    return f"Note: a split lacks a class that the party has: {counts} ({why})."
+
+
 def describe(
     parties: Sequence[Party], classes: int | None = None, note: str = "", labels: tuple[str, ...] = ()
 ) -> CutDescription:

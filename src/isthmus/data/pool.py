@@ -42,6 +42,7 @@ class Pool:
         label_note: the same about its labels, for tasks that learn from them.
         labels: names of the classes, or of the tasks, if the data have any.
         encoding: how columns of files became features, as plain values; None if the data come as numbers.
+        own_splits: the data say of every item what it is for.
         dated: rows have moments, so links cannot be held out by chance: those of later rows would be learned from.
     """
 
@@ -55,6 +56,7 @@ class Pool:
     label_note: str = ""
     labels: tuple[str, ...] = ()
     encoding: Mapping[str, Any] | None = None
+    own_splits: bool = False
     dated: bool = False
 
     @property
@@ -146,6 +148,18 @@ def check_shares(train: float, val: float) -> None:
     """Refuse shares of the training and validation items that add up to more than 1."""
     if train + val > 1:
         raise IsthmusError(f"train = {train} and val = {val} add up to more than 1: lower one of them")
+
+
+def check_shares_read(data: DataSet, why: str) -> None:
+    """Refuse shares of a data set that were set, where it draws no split by them.
+
+    Arguments:
+        why: what decides instead.
+    """
+    fields = type(data).model_fields
+    for name in ("train", "val"):
+        if name in fields and getattr(data, name) != fields[name].get_default(call_default_factory=True):
+            raise IsthmusError(f"data.{name} has no effect: {why}")
 
 
 def split_by_share(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +17,13 @@ from pydantic import ConfigDict, Field, NonNegativeInt, field_validator
 from isthmus import store
 from isthmus.data.cache import cache_root
 from isthmus.data.datasets.by_party import PartyData
+from isthmus.data.describe import note_on_splits
 from isthmus.data.fingerprint import fingerprint, joined
 from isthmus.data.level import Level
 from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
-from isthmus.data.pool import DataSet, Pool, with_path
+from isthmus.data.pool import DataSet, Pool, check_shares_read, with_path
 from isthmus.errors import IsthmusError, closest_path
 from isthmus.federation.rules import Rules
 from isthmus.methods.base import Method
@@ -47,9 +48,20 @@ from isthmus.study.settings import Setting, combine, flatten, recorded
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
 
+DRAWN = "Note: the study draws its own split (partition.split): that of the parties' files is not used."
 LATER = "Note: rows have dates, and the split is drawn: training reads later rows than those that a test is on."
 MOST_SEEDS = 10_000
 """The largest number of seeds that a study may ask for by their number."""
+
+
+def _notes_on_cut(pool: Pool, partition: Partition, parties: Sequence[Party]) -> Iterator[str]:
+    """Notes on parties that are not as the data have them, or whose splits are not."""
+    if partition.split is not None and pool.own_splits:
+        yield DRAWN
+    if partition.split is not None and pool.dated:
+        yield LATER
+    if pool.encoding is not None:  # of files: that a public data set lacks a class somewhere is nobody's mistake
+        yield note_on_splits(parties, "the study draws the splits" if partition.split else "the study cuts the parties")
 
 
 @dataclass(frozen=True)
@@ -334,12 +346,16 @@ class Study(Options):
         def take_apart(pool: Pool) -> list[Party]:
             return partition.cut(pool, number, draw, cache_folder=cache_root() / "cuts")
 
+        if partition.split is not None:
+            check_shares_read(data_set, "partition.split says what items are for")
         parties = take_apart(pool) if task is None else task.make_parties(pool, take_apart, draw)
         if parties[0].level == "pair":
             return Loaded(parties, 2, partition, pool.note, task, encoding=pool.encoding)
         about = self.task_options(), pool.labels
-        drawn = LATER if pool.dated and partition.split is not None else ""
-        note = " ".join(filter(None, (pool.notes, drawn)))
+        if partition.split is None and isinstance(partition, Given):
+            note = pool.notes
+        else:
+            note = " ".join(filter(None, (pool.note, *_notes_on_cut(pool, partition, parties))))
         return Loaded(parties, pool.classes, partition, note, task, *about, encoding=pool.encoding)
 
     def draw_of(self, seed: int) -> int:

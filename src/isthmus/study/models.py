@@ -6,6 +6,7 @@ import copy
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -60,6 +61,7 @@ class _Description(BaseModel):
     label_features: int = Field(0, ge=0)
     structural: list[Annotated[int, Field(ge=0)]]
     untrained: list[str]
+    own_split: bool = False
     labels: list[str]
     groups: dict[str, list[str]]
     code: dict[str, str] = {}
@@ -82,6 +84,7 @@ def describe_model(
     encoding: Mapping[str, Any] | None = None,
     privacy: Privacy | None = None,
     untrained: Sequence[str] = (),
+    own_split: bool = False,
 ) -> dict[str, Any]:
     """What a run's models need beside their weights, as plain values.
 
@@ -92,6 +95,7 @@ def describe_model(
         encoding: how columns of files become features; None if the data come as numbers.
         privacy: what the study hides.
         untrained: names of parties that train on nothing.
+        own_split: the study draws a split, in place of that of the data.
     """
     return {
         "method": method.to_dict(),
@@ -108,6 +112,7 @@ def describe_model(
         "code": _sources(method, encoder, task),
         "privacy": "" if privacy is None else privacy.name,
         "untrained": list(untrained),
+        "own_split": own_split,
     }
 
 
@@ -240,6 +245,9 @@ class TrainedModel:
             )
         for each in found:
             self._check_fit(each)
+        if self.description["own_split"] and isinstance(data, str | Path) and any(each.has_splits for each in found):
+            self.notes.append("the study drew its own split, so that of the data is left out")
+            return [replace(each, has_splits=False) for each in found]
         return found
 
     def _sites(self, found: Sequence[NewParty]) -> Iterator[tuple[NewParty, Site]]:

@@ -203,7 +203,8 @@ def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options
     if loaded.by_workers and (method.role == "pooled" or needs_whole(parties, loaded.task)):
         parties = study.load(seed).parties
     about = loaded.task, seed, parties[0].inputs, loaded.labels, loaded.encoding, study.named_privacy()
-    description = describe_model(method, encoder, *about, without_training(loaded.parties))
+    drawn = loaded.partition.split is not None
+    description = describe_model(method, encoder, *about, without_training(loaded.parties), drawn)
     return Run(
         method, parties, loaded.task, module, seed=seed, device=device, wire=study.wire, description=description,
         privacy=study.named_privacy(), **options,
@@ -629,7 +630,8 @@ def run(
             for plain, trained in zip(chosen, models, strict=True):
                 each = suited(plain, trained, learned.level)
                 module = module_for(trained, held, learned, at)
-                read = held[0].inputs, labels, encoding, hidden, without_training(held)
+                drawn = loaded is not None and loaded.partition.split is not None
+                read = held[0].inputs, labels, encoding, hidden, without_training(held), drawn
                 about = describe_model(each, trained, learned, at, *read)
                 where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
                 where["privacy"] = hidden

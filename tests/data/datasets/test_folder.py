@@ -84,12 +84,32 @@ def test_what_may_not_be_meant_is_noted(folder, tmp_path):
     draft = graph_draft("west", None, 200).put("split", ["train"] * 7 + ["val"])
     draft.write(folder / "west")
     found = PartyFolders(path=str(folder)).load(seed=0)
-    lacking = "Note: a split lacks a class that the party has: 'val' at 1 of 3 parties (the column 'split' says so)."
+    lacking = "Note: a split lacks a class that the party has: 'val' at 1 of 3 parties (their files say so)."
     assert found.notes == f"Note: west: nodes.parquet: no row is in the split 'test'. {lacking}"
     links = Study.of({"data": {"name": "folder", "path": str(folder)}, "task": {"name": "link-prediction"}})
     assert links.cut_data(0).note == found.note
+    for partition, lines in (
+        ({"split": [0.5, 0.5, 0.0]}, ["the study draws its own split"]),
+        ({"name": "random"}, ["of 4 parties (the study cuts the parties)"]),
+        ({"name": "given"}, [lacking]),
+    ):
+        note = links.model_copy(update={"task": {}, "partition": partition, "parties": None}).cut_data(0).note
+        assert all(line in note for line in lines)
+        assert ("their files say so" in note) == (partition == {"name": "given"})
     draft.put("split", ["train"] * 8).write(folder / "west")
     found = PartyFolders(path=str(folder)).load(seed=0)
     assert found.notes == " ".join(
         f"Note: west: nodes.parquet: no row is in the split '{split}'." for split in ("val", "test")
     )
+
+
+def test_shares_that_draw_nothing_are_refused(folder):
+    given = {"name": "folder", "path": str(folder)}
+    with pytest.raises(IsthmusError, match=r"data\.train has no effect: the parties' files say what each row is for"):
+        Study.of({"data": {**given, "train": 0.3}}).cut_data(0)
+    drawn = Study.of({"data": {**given, "val": 0.3}, "partition": {"split": [0.6, 0.2, 0.2]}})
+    for draft in two_drafts():
+        draft.without("split").write(folder / draft.settings["name"])
+    with pytest.raises(IsthmusError, match=r"data\.val has no effect: partition\.split says what items are for"):
+        drawn.cut_data(0)
+    Study.of({"data": {**given, "train": 0.3}}).cut_data(0)

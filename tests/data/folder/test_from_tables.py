@@ -576,9 +576,10 @@ def test_names_are_not_taken_for_labels(tmp_path):
         create_folder(tmp_path / "out", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
 
 
-def test_dates_are_not_features(tmp_path, source):
-    with pytest.raises(IsthmusError, match=r"column 'since' holds values of type .*: leave it out|which is no feature"):
-        create_folder(tmp_path / "north", source(accounts(since=pa.array([0] * COUNT, pa.timestamp("s"))), transfers()))
+def test_dates_are_features(tmp_path, source):
+    since = pa.array([None, *([86_400] * (COUNT - 1))], pa.timestamp("s"))
+    contents, _ = create(tmp_path / "north", source(accounts(since=since), transfers()))
+    assert contents.settings.columns["since"] == {"kind": "date", "missing": "mean"}
 
 
 def test_problems_name_the_rows_of_the_source(tmp_path, source):
@@ -593,7 +594,7 @@ def test_problems_name_the_rows_of_the_source(tmp_path, source):
     with pytest.raises(UnusableFolder) as caught:
         create_folder(tmp_path / "north", origin)
     assert lines(caught.value.problems[tmp_path / "north"]) == [
-        "nodes.parquet, row 5: column 'split' must be empty or one of train, val, test",
+        "nodes.parquet, row 5: column 'split' must be empty or one of train, val, test, not 'trian'",
         "nodes.parquet, row 18: the row is in a split but has no label: add a label, or leave the split empty",
         "note: nodes.parquet: no row is in the split 'val'",
         "edges.parquet, row 12: source or target is not in nodes.parquet: add the node, or fill in 'owner'",

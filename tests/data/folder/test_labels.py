@@ -27,8 +27,9 @@ def test_columns_of_other_names(tmp_path):
     ("columns", "problem"),
     [
         ({"bad": [0, 2], "part": [None, None]}, "label 2 is not a whole number from 0 to 1"),
+        ({"bad": [0, -1], "part": [None, None]}, "if that says that the label is not known, leave the cell empty"),
         ({"bad": ["x", "y"], "part": [None, None]}, "column 'bad' holds texts: list them under 'labels' in party.toml"),
-        ({"bad": [0, 1], "part": ["train", "later"]}, "column 'part' must be empty or one of train, val, test"),
+        ({"bad": [0, 1], "part": ["train", "later"]}, "must be empty or one of train, val, test, not 'later'"),
         ({"bad": [0, None], "part": ["train", "test"]}, "the row is in a split but has no label"),
     ],
 )
@@ -36,3 +37,9 @@ def test_problems_name_the_column(tmp_path, columns, problem):
     found = checker(tmp_path, classes=2)
     found.labels("f.parquet", Table.of(pa.table(columns)))
     assert any(problem in str(each) for each in found.problems)
+
+
+def test_a_class_that_probably_says_unknown_is_noted(tmp_path):
+    found = checker(tmp_path, labels=["-1", "0", "1"])
+    assert found.labels("f.parquet", Table.of(pa.table({"bad": [0, -1, 1]})))[0].tolist() == [1, 0, 2]
+    assert "the class '-1' is learned as any other: leave the cells empty" in str(found.problems[0])

@@ -257,7 +257,7 @@ SPOILED = {
     ),
     "split unknown": (
         lambda: alone(split=["train", "val", "test", "Train", None, "", "valid", "train"]),
-        ["nodes.parquet, rows 4, 7: column 'split' must be empty or one of train, val, test"],
+        ["nodes.parquet, rows 4, 7: column 'split' must be empty or one of train, val, test, not 'Train'"],
     ),
     "split a number": (
         lambda: alone(split=[0] * 8),
@@ -395,7 +395,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
         "nodes.parquet, row 2: column 'age' has no value: fill it in, or declare missing = \"mean\" before training",
         "nodes.parquet, row 8: column 'near' does not have 2 numbers, as party.toml declares",
         f"nodes.parquet, row 2: label 'odd' is not one of low, high: {DECLARE}",
-        "nodes.parquet, row 5: column 'split' must be empty or one of train, val, test",
+        "nodes.parquet, row 5: column 'split' must be empty or one of train, val, test, not 'tset'",
         "nodes.parquet, row 7: the row is in a split but has no label: add a label, or leave the split empty",
         "note: nodes.parquet: no row is in the split 'val'",
         "edges.parquet, row 4: column 'source' has no value: fill it in",

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import torch
 
 from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
+from isthmus.data.describe import note_on_splits
 from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, second_totals
-from isthmus.data.folder.loading import accept, build_party, find_folders, note_on_splits
+from isthmus.data.folder.loading import accept, build_party, find_folders
 from isthmus.data.folder.reading import Contents, check_folder, outline
 from isthmus.data.folder.relations import DatabaseSettings, tables_with_moments
 from isthmus.data.ids import read_hashing
-from isthmus.data.pool import Pool, Share
+from isthmus.data.pool import Pool, Share, check_shares_read
 from isthmus.errors import IsthmusError
 
 
@@ -70,8 +71,12 @@ class PartyFolders(PartyData):
         known = Encoding(columns, {name: {**first[name], **second[name]} for name in columns}).to_dict()
         encoding = {**known, "molecules": settings.smiles and settings.smiles.features}
         dated = isinstance(settings, DatabaseSettings) and bool(tables_with_moments(settings.tables))
-        lacking = note_on_splits(parties, given=all(each.splits is not None for each in contents))
-        about: dict[str, Any] = {"note": note, "label_note": lacking, "labels": labels, "dated": dated}
+        own = all(each.splits is not None for each in contents)
+        if own:
+            check_shares_read(self, "the parties' files say what each row is for (isthmus run --split draws anew)")
+        why = "their files say so" if own else "to choose the splits, add a column 'split'"
+        about: dict[str, Any] = {"note": note, "label_note": note_on_splits(parties, why), "labels": labels}
+        about |= {"own_splits": own, "dated": dated}
         return Pool(None, settings.outputs, parties=tuple(parties), encoding=encoding, **about)
 
 

@@ -32,6 +32,7 @@ from isthmus.data.folder.arrow import (
 )
 from isthmus.data.folder.bags import AT, VALUE, bag_columns, column_parts, is_ragged, make_bags, width_of
 from isthmus.data.folder.columns import MAX_CATEGORIES, MIN_NAMES, count_distinct, looks_like_names
+from isthmus.data.folder.dates import is_date
 from isthmus.data.folder.guessing import words
 from isthmus.data.folder.labels import BOOLEANS
 from isthmus.data.folder.limits import SUGGESTED
@@ -697,6 +698,8 @@ def _kind(name: str, values: Any, like_ids: bool) -> dict[str, Any]:
         raise _error(f"column '{name}' has no value in any row: leave it out with --ignore {name}")
     if is_numeric(values.type):
         return {"kind": "number", **_missing(values)}
+    if not is_text(values.type) and is_date(values.type):
+        return {"kind": "date", **({"missing": "mean"} if values.null_count else {})}
     if not pa.types.is_string(values.type):
         raise _error(
             f"column '{name}' holds values of type {values.type}, not features: leave it out with --ignore {name}"

@@ -119,6 +119,9 @@ class ItemChecker(Checker):
             self.add(Problem(file, f"column '{self.label_column}' holds texts: list them under 'labels' in {FILE}"))
             return None
         by_name = is_text(values.type) or any(_is_number(name) for name in names)
+        if "-1" in names:
+            what = "the class '-1' is learned as any other: leave the cells empty if it says that a label is not known"
+            self.add(Problem(file, what, severe=False))
         position = _classes_by_name(values, names) if by_name else _classes_by_number(values, self.settings.outputs)
         allowed = f"one of {join_names(names)}" if by_name else f"a whole number from 0 to {self.settings.outputs - 1}"
         declare = "correct it, or declare it at all parties (in party.toml, or isthmus party new --classes)"
@@ -126,6 +129,8 @@ class ItemChecker(Checker):
         unlisted = (position < 0) & ~missing
         found = pc.unique(to_array(values).filter(pa.array(unlisted))).to_pylist()
         shown = join_names(f"{each:g}" if isinstance(each, float) else repr(each) for each in found)
+        if found == [-1]:
+            declare = "if that says that the label is not known, leave the cell empty"
         if not by_name and any(isinstance(each, float) and each != int(each) for each in found):
             declare = "correct it; if labels are measured (regression), list the column under tasks (party new --task)"
         self.add(*at_rows(file, f"label {shown} is not {allowed}: {declare}", unlisted))
@@ -156,8 +161,11 @@ class ItemChecker(Checker):
         if values is None:
             return None
         position = positions_in(to_texts(values), pa.array(SPLITS, pa.string()))
-        what = f"column '{self.split_column}' must be empty or one of {', '.join(SPLITS)}"
-        self.add(*at_rows(file, what, (position < 0) & is_present(values)))
+        wrong = (position < 0) & is_present(values)
+        if wrong.any():
+            found = to_texts(values)[int(np.flatnonzero(wrong)[0])].as_py()
+            what = f"column '{self.split_column}' must be empty or one of {', '.join(SPLITS)}, not '{found}'"
+            self.add(*at_rows(file, what, wrong))
         return {split: torch.from_numpy(position == at) for at, split in enumerate(SPLITS)}
 
 

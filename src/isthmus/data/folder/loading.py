@@ -24,7 +24,7 @@ from isthmus.data.folder.settings import FILE, differences
 from isthmus.data.folder.shared_nodes import problems_of_shared_nodes
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.ids import PLAIN, Hashing, uniform
-from isthmus.data.party import SPLITS, Party
+from isthmus.data.party import Party
 from isthmus.data.pool import check_shares
 from isthmus.errors import IsthmusError, similar_path
 
@@ -131,26 +131,6 @@ def _build_typed(
     if border is not None and schema.edge_width:
         border = replace(border, edge_attr=encoding.encode_across(database, schema, hashing))
     return Party.of_graph(name, graph, border=border, **more)
-
-
-def note_on_splits(parties: Sequence[Party], *, given: bool = False) -> str:
-    """Say how many parties have a split without a class that the party holds; nothing if none has.
-
-    Arguments:
-        given: the parties' files say what each row is for.
-    """
-    lacking: dict[str, int] = {}
-    for party in parties:
-        y = party.graph.y
-        for split in SPLITS if y.dim() == 1 and not y.is_floating_point() else ():
-            in_split = y[getattr(party, split)]
-            if in_split.numel() and in_split[in_split >= 0].unique().numel() < y[y >= 0].unique().numel():
-                lacking[split] = lacking.get(split, 0) + 1
-    if not lacking:
-        return ""
-    counts = ", ".join(f"'{split}' at {count:,} of {len(parties):,} parties" for split, count in lacking.items())
-    remedy = "the column 'split' says so" if given else "to choose the splits, add a column 'split'"
-    return f"Note: a split lacks a class that the party has: {counts} ({remedy})."
 
 
 def _splits(contents: Contents, seed: int, train: float, val: float) -> dict[str, Tensor]:
