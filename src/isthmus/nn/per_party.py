@@ -531,7 +531,7 @@ class PerParty:
         """
         if self._before is None:
             return block
-        key = id(block.x), id(block.edge_index), id(block.edge_weight)
+        key = id(block.x), id(block.edge_index), id(block.edge_weight), id(block.part), block.trims
         if key in self._diffused:
             return self._diffused[key][1]
         x, sizes = self._before.diffuse(rows.to_dense(block.x), block.edge_index, block.edge_weight), block.sizes
