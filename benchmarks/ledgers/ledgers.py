@@ -52,7 +52,7 @@ LARGEST_RATE = 0.001
 """The false-positive rate at which recall is measured."""
 ALERTS = 100
 """Length of the list that is looked through every day, of all banks together."""
-TRAINING = {"select": "validation", "local": {"lr": 0.01, "optimizer": "adam"}}
+TRAINING = {"select": "validation", "local": {"lr": 0.01, "optimizer": "adam"}, "device": "cpu"}
 MODELS = {"graph": {"encoder": "hetero-sage", "hidden": 32, "layers": 2}, "columns": {"encoder": "mlp", "hidden": 32}}
 
 Scores = tuple[Tensor, Tensor]
@@ -236,7 +236,10 @@ def one_run(name: str, banks: int, customers: int, rate: float, rounds: int, see
     world = world_of(banks, customers, rate, seed)
     began = time.perf_counter()
     found = figures_of(world, COMPARED[name](world, seed, rounds))
-    return {**found, "seconds": round(time.perf_counter() - began, 1)}
+    where = (
+        {} if TRAINING["device"] == "cpu" else {"device": f"{torch.cuda.get_device_name()}, torch {torch.__version__}"}
+    )
+    return {**found, "seconds": round(time.perf_counter() - began, 1), **where}
 
 
 def lines_of(cells: Sequence[dict[str, Any]], banks: int, rate: float) -> list[list[str]]:
@@ -270,9 +273,11 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="8 and 30 banks, both rates, five seeds")
     parser.add_argument("--seeds", type=int, default=5, help="of the full comparison")
     parser.add_argument("--rounds", type=int, default=60, help="of the full comparison")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="that trains; a run says so")
     parser.add_argument("--only", choices=list(COMPARED), action="append", help="rows, all without this option")
     parser.add_argument("--write", action="store_true", help="write the tables into README.md")
     options = parser.parse_args()
+    TRAINING["device"] = options.device
     sizes = CUSTOMERS if options.full else {8: 60}
     rates, seeds, rounds = (RATES, options.seeds, options.rounds) if options.full else (RATES[:1], 1, 5)
     cells = kept_cells(RESULTS) if options.full else []

@@ -32,6 +32,7 @@ def graph(**changes: Any) -> Data:
         ({"x": torch.full((4, 4), torch.nan)}, "16 NaN or infinite"),
         ({"y": None}, "y is missing: give unknown labels as -1, or NaN where labels are numbers"),
         ({"y": torch.tensor([0.0, 1.0, 2.0, 1.0])}, r"whole numbers as floats: give classes as y.long\(\), measured"),
+        ({"y": torch.tensor([0.0, 1.0, -1.0, 1.0])}, "whole numbers as floats"),
         ({"y": torch.tensor([0, -1, 0, 1])}, "item 1 in 'train' has label -1"),
         ({"y": torch.tensor([0, 1, -2, 1])}, "item 2 in 'test' has label -2"),
         ({"edge_index": None}, "edge_index is missing"),

@@ -20,6 +20,7 @@ from isthmus.errors import IsthmusError, flags_in_messages
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Gcn, GraphSage, Mlp
 from isthmus.progress.terminal import results_table, search_table
+from isthmus.report.compare import compare
 from isthmus.report.loading import read_folders
 from isthmus.study.config import Study
 from isthmus.study.notes import is_majority, probability_notes, result_notes
@@ -129,6 +130,22 @@ def test_a_majority_predictor_is_marked_in_table_report_and_headline(tmp_path: P
     page = isthmus.write_report([tmp_path / "out"]).read_text()
     assert page.count("no better than the majority class</small>") >= 1
     assert f"<b>Note:</b> {due}." in page
+
+
+def test_what_the_data_cannot_measure_is_said(tmp_path: Path) -> None:
+    parties = flat_parties()
+    none = torch.zeros(40, dtype=torch.bool)
+    one_class = [replace(party, test=party.test & (party.graph.y == 0)) for party in parties]
+    nothing, no_choice = ([replace(party, **{split: none}) for party in parties] for split in ("test", "val"))
+    for parties, due in (
+        (one_class, "test data with a single class give no ROC AUC: other metrics of them say little"),
+        (nothing, "no party has test items: what is known are validation figures alone"),
+        (no_choice, "no party has validation items: the last round is the result"),
+    ):
+        assert due in isthmus.run(["fedavg", "local"], parties, rounds=1).notes
+    isthmus.run("fedavg", nothing, rounds=1, out=tmp_path / "out")
+    (row,) = compare(tmp_path / "out").rows
+    assert row["metric"] == "val_roc_auc"
 
 
 def test_it_is_marked_among_settings_and_beside_a_reference_too(tmp_path: Path) -> None:

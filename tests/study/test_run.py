@@ -743,7 +743,7 @@ NO = "run: no method of the study has an option"
         ({"data": "bank"}, "unknown data set 'bank': did you mean 'banks'"),
         ({"partition": "metiss"}, "unknown partition 'metiss': did you mean 'metis'"),
         ({"parties": make_node_parties()}, "parties is how many parties to cut the data into"),
-        ({"data": make_node_parties(), "parties": 3}, "Party objects are not cut again"),
+        ({"data": make_node_parties(), "parties": 3}, "Party objects are not cut or split again"),
         ({"task": "node-regression"}, "task 'node-regression': the labels are those of 'node-classification'"),
         ({"seeds": []}, "run: option 'seeds' is "),
         ({"seeds": 0}, "run: option 'seeds' is 0: "),

@@ -114,7 +114,8 @@ def _features(x: Any, where: str) -> Tensor:
 def _labels(y: Any, where: str) -> Tensor:
     y = as_tensor(y, "y", where)
     if y.is_floating_point():
-        if y.dim() == 1 and y.numel() and bool((y == y.floor()).all()) and float(y.max()) > 1:  # not so with NaN
+        whole = y.dim() == 1 and bool(y.numel()) and bool((y == y.floor()).all())  # not so with NaN
+        if whole and not 0 <= float(y.min()) <= float(y.max()) <= 1:
             raise IsthmusError(
                 f"{where}: y holds whole numbers as floats: give classes as y.long(), measured values as y.view(-1, 1)"
             )

@@ -110,7 +110,8 @@ def _rows(run: str, results: ResultsFile) -> list[dict[str, Any]]:
 
 def _rows_of(run: str, results: ResultsFile) -> list[dict[str, Any]]:
     study, search = results.study, results.search
-    judged_by = str(study.get("task", {}).get("metric") or "")
+    measured = next((each.metric for each in results.runs if each.metric), "")
+    judged_by = str(study.get("task", {}).get("metric") or measured)
     hidden = search.unchosen if search is not None else set()
     whole: dict[str, Any] = {}
     for part, value in study.items():
@@ -124,8 +125,9 @@ def _rows_of(run: str, results: ResultsFile) -> list[dict[str, Any]]:
     rows = []
     for method in dict.fromkeys(each.method for each in results.runs if each.method not in hidden):
         scores = {score.metric: score for score in results.summary if score.method == method}
-        name = next((each for each in (judged_by, *METRICS) if f"test_{each}" in scores), "")
-        test = scores.get(f"test_{name}") or next(iter(scores.values()), None)
+        order = [(split, each) for split in ("test", "val") for each in (judged_by, *METRICS)]
+        split, name = next(((split, each) for split, each in order if f"{split}_{each}" in scores), ("", ""))
+        test = scores.get(f"{split}_{name}") or next(iter(scores.values()), None)
         judged = scores.get(f"val_{name}")
         of, varied = values.get(method, (method, {}))
         options = {**_flat(listed.get(of, {})), **varied}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from statistics import fmean
 from typing import Any
@@ -28,9 +28,9 @@ from isthmus.study.protocol import keeps_parties, read_protocol
 from isthmus.study.setup import module_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import Classification
-from isthmus.tasks.metrics import metric_of
+from isthmus.tasks.metrics import Metric, metric_of
 from isthmus.tasks.multilabel import MultiLabel
-from isthmus.tasks.ranking import OF_ONE_CLASS
+from isthmus.tasks.ranking import OF_ONE_CLASS, RANKING
 
 
 def data_notes(
@@ -238,6 +238,7 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
             ]
             if pairs and metric.no_better(pairs):
                 notes.append(f"{name} is no better than {answer}, one answer for all items, by {metric.title}")
+    notes += _unmeasured(methods, runs, metric)
     validated = [run for run in runs if any(name.startswith("val_") for name in run.metrics)]
     missing = dict.fromkeys(run.select_by for run in validated if f"val_{run.select_by}" not in run.metrics)
     titles = [metric_of(name).title for name in missing if name]
@@ -266,6 +267,19 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
         ahead = ahead_over_parties(alone[1], of_parties, smaller=metric.smaller_is_better)
         notes.append(alone_is_best(alone[1], rising, difference(first, second, metric.smaller_is_better), ahead))
     return notes
+
+
+def _unmeasured(methods: Sequence[Method], runs: Sequence[RunResult], metric: Metric) -> Iterator[str]:
+    """Notes on figures that the data do not give, because there are no items to measure, or not those that it takes."""
+    names = {name for run in runs for name in run.metrics}
+    tested = [name for name in names if name.startswith("test_")]
+    if not tested:
+        yield "no party has test items: what is known are validation figures alone"
+    elif metric.name in RANKING and f"test_{metric.name}" not in names:
+        yield f"test data with a single class give no {metric.title}: other metrics of them say little"
+    chooses = any(method.select == "validation" for method in methods if method.role != "constant")
+    if chooses and not any(name.startswith("val_") for name in names):
+        yield "no party has validation items: the last round is the result"
 
 
 def _best(methods: Sequence[Method], runs: Sequence[RunResult], metric: str, role: str) -> tuple[float, str] | None:

@@ -731,7 +731,10 @@ def _given_parties(data: Any, partition: Any, parties: Any) -> tuple[list[Party]
             "Party objects: make them with Party.of_graph or Party.of_graphs"
         )
     if partition is not None or parties is not None:
-        raise IsthmusError("Party objects are not cut again: leave out partition and parties")
+        raise IsthmusError(
+            "Party objects are not cut or split again: leave out partition and parties; what items are for say "
+            "train_mask, val_mask and test_mask of their graphs"
+        )
     return list(data), {}
 
 

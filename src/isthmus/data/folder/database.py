@@ -363,7 +363,11 @@ class DatabaseReader(ItemChecker):
             late = labelled & (known >= moment_of(until))
             if setting == "train_until" and items in self.times:
                 late &= self.times[items] < moment_of(until)
-            then = "they are not trained on" if setting == "train_until" else "its row cannot see what decided it"
+            then = (
+                "the split by date does not train on them"
+                if setting == "train_until"
+                else "its row cannot see what decided it"
+            )
             self.add(*at_rows(file, f"the label became known after {setting} = {until}: {then}", late, severe=False))
         if items in self.times:
             early = labelled & (known != UNKNOWN) & (known < self.times[items])
