@@ -28,7 +28,7 @@ FEDGC_BY_SGD = {
 }  # fmt: skip
 """FedGC with SGD instead of Adam. Adam turns rounding errors of a sum into full steps, which hundreds
 of epochs on the condensed graph amplify; with SGD the difference stays within 1e-6. The same holds for what
-AdaFGL's parties train alone."""
+AdaFGL's parties train alone, and for FedStar."""
 STUDIES: dict[str, dict[str, Any]] = {
     "fedavg": {**BANKS, "methods": [{"name": "fedavg"}]},
     "a schedule": {
@@ -72,7 +72,9 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fgssl": {**BANKS, "methods": [{"name": "fgssl"}]},
     "gcfl": {**BANKS, "methods": [{"name": "gcfl", "warm_up": 0, "eps1": 100.0, "eps2": 0.0}]},
     "gcfl-plus": {**BANKS, "methods": [{"name": "gcfl-plus", "warm_up": 0, "eps1": 100.0, "eps2": 0.0, "length": 2}]},
-    "fedstar": {**MOTIFS, "model": {"encoder": "two-channel"}, "methods": [{"name": "fedstar"}]},
+    "fedstar": {
+        **MOTIFS, "model": {"encoder": "two-channel"}, "methods": [{"name": "fedstar", "local": {**SGD, "lr": 1e-3}}],
+    },
     "two-groups": {**BANKS, "methods": [{"name": "two-groups"}]},
 }  # fmt: skip
 

@@ -54,7 +54,7 @@ class Diffused(MessagePassing):
         return self.diffused
 
     @property
-    def hops(self) -> int | None:  # type: ignore[override]
+    def hops(self) -> int | None:  # type: ignore[override]  # a property for an attribute
         return 0 if self.diffused else self.diffusion.hops
 
     @property

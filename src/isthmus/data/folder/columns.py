@@ -35,7 +35,7 @@ from isthmus.data.folder.arrow import (
     to_texts,
     wrong_type,
 )
-from isthmus.data.folder.dates import DAY, READABLE, TO_COME, UNKNOWN, after_today, is_date, read_dates
+from isthmus.data.folder.dates import DAY, READABLE, UNKNOWN, is_date, notes_on_dates_to_come, read_dates
 from isthmus.data.folder.problems import Mask, Problem, at_rows
 from isthmus.data.folder.table import Table
 from isthmus.data.ids import Hashing
@@ -47,6 +47,7 @@ MAX_CATEGORIES, MIN_NAMES = 100, 10
 MAX_DENSE = 100
 """A category with more values than this is encoded as a sparse matrix."""
 FILL_IN = 'fill it in, or declare missing = "mean" before training'
+"""What to do about a missing value."""
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number in a column."""
 MAX_WIDTH = 1 << 24
@@ -201,7 +202,7 @@ class Date(Number):
         then = FILL_IN if severe else then
         absent = (moments == UNKNOWN) & ~wrong
         yield from at_rows(file, f"column '{column}' has no value: {then}", absent, severe=severe)
-        yield from at_rows(file, f"column '{column}' {TO_COME}", after_today(moments), severe=False)
+        yield from notes_on_dates_to_come(file, column, moments)
 
     def has_totals(self, step: Literal["first", "second"]) -> bool:
         return self.features == "day" and super().has_totals(step)

@@ -30,12 +30,11 @@ from isthmus.data.folder.columns import Date
 from isthmus.data.folder.dates import (
     DAY,
     READABLE,
-    TO_COME,
     UNKNOWN,
     Moments,
-    after_today,
     is_date,
     moment_of,
+    notes_on_dates_to_come,
     read_dates,
     text_of,
 )
@@ -268,7 +267,7 @@ class DatabaseReader(ItemChecker):
         if missing_too:
             what = f"column '{column}' has no value: date the row, or leave it out"
             self.add(*at_rows(file, what, (moments == UNKNOWN) & ~wrong))
-        self.add(*at_rows(file, f"column '{column}' {TO_COME}", after_today(moments), severe=False))
+        self.add(*notes_on_dates_to_come(file, column, moments))
         return moments
 
     def _check_foreign(self, name: str, column: str, other: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from isthmus.data.folder.arrow import blank_to_null, is_present, is_text, positions_in, to_array
-from isthmus.data.folder.problems import Mask
+from isthmus.data.folder.problems import Mask, Problem, at_rows
 
 Moments = NDArray[np.int64]
 """Microseconds since 1970."""
@@ -20,7 +21,6 @@ UNKNOWN = np.iinfo(np.int64).min
 """The moment of a date that is missing or cannot be read."""
 DAY = 86_400_000_000
 """Microseconds of a day."""
-TO_COME = "has a date that is still to come: correct it if it is a mistake"
 READABLE = "write it as 2024-06-30 or 2024-06-30 12:00:00"
 
 
@@ -47,9 +47,10 @@ def read_dates(values: Any) -> tuple[Moments, Mask]:
     return moments, np.zeros(len(moments), dtype=bool)
 
 
-def after_today(moments: Moments) -> Mask:
-    """Return a mask of the moments that are still to come, a day from now or later."""
-    return np.asarray((moments != UNKNOWN) & (moments > (time.time() / 86_400 + 1) * DAY))
+def notes_on_dates_to_come(file: str, column: str, moments: Moments) -> Iterator[Problem]:
+    """Yield a note on the moments of a column that are a day from now or later."""
+    what = f"column '{column}' has a date that is still to come: correct it if it is a mistake"
+    return at_rows(file, what, moments > (time.time() / 86_400 + 1) * DAY, severe=False)
 
 
 def moment_of(text: str) -> int:
