@@ -9,7 +9,7 @@ from pydantic import Field
 
 from isthmus.data.partition import Partition
 from isthmus.data.pool import DataSet
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, flags_in_messages
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import OnlyWith, Options, Registered, suggest_option
@@ -144,6 +144,15 @@ def test_class_is_found_by_name_in_any_case() -> None:
 def test_unknown_name_suggests_a_known_one() -> None:
     with pytest.raises(IsthmusError, match=r"^unknown shape 'cirle': did you mean 'circle'\?$"):
         Shape.named("cirle")
+
+
+def test_unknown_name_of_what_users_may_write_themselves_says_how() -> None:
+    with pytest.raises(IsthmusError, match=r"known: adafgl, .*; one of your own: import the file that defines it$"):
+        Method.named("zzz")
+    with flags_in_messages(), pytest.raises(IsthmusError, match=r"; one of your own: --import FILE\.py$"):
+        Encoder.named("zzz")
+    with pytest.raises(IsthmusError, match=r"'fedavg'\?$"):
+        Method.named("fedavgg")
 
 
 def test_description_lists_nested_options_with_the_defaults_of_their_owner() -> None:

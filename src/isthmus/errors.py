@@ -154,6 +154,11 @@ def format_option(path: str, value: Any) -> str:
     return f"{first}={value!r}"
 
 
+def how_to_import() -> str:
+    """How the caller makes code of their own known."""
+    return format_option("import", "FILE.py") if writes_flags() else "import the file that defines it"
+
+
 OTHERS_NAMES = {
     "learning_rate": "lr", "wd": "weight_decay", "batchsize": "batch_size", "num_layers": "layers",
     "num_epochs": "epochs", "local_epochs": "epochs", "num_rounds": "rounds", "hidden_channels": "hidden",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeGuard, Union, get_arg
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from isthmus.errors import IsthmusError, closest_path, did_you_mean
+from isthmus.errors import IsthmusError, closest_path, did_you_mean, how_to_import
 from isthmus.own_code import is_own, load_entry_points, reference_of
 
 MAX_SHOWN = 200
@@ -152,7 +152,10 @@ class Registered(Options):
         if not isinstance(name, str):
             raise IsthmusError(f"{cls.kind} is {_shortened(name)}: give its name")
         if name.lower() not in known:
-            raise IsthmusError(f"unknown {cls.kind} '{name}': {did_you_mean(name, known)}")
+            hint = did_you_mean(name, known)
+            if cls.entry_points and hint.startswith("known"):
+                hint += f"; one of your own: {how_to_import()}"
+            raise IsthmusError(f"unknown {cls.kind} '{name}': {hint}")
         return known[name.lower()]
 
     def to_dict(self) -> dict[str, Any]:

@@ -173,6 +173,18 @@ def test_numbers_that_are_far_away_are_told_and_so_is_who_is_no_better_than_one_
     ]
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [((0, 1), ""), ((1, 2), "class 0, of 3 classes"), ((0, 5), "class 1, class 2, class 3 and 1 more, of 6 classes")],
+)
+def test_classes_that_nobody_has_are_a_note(labels: tuple[int, int], said: str) -> None:
+    parties = flat_parties()
+    for party in parties:
+        party.graph.y = torch.tensor(labels)[party.graph.y]
+    notes = [each for each in isthmus.run("fedavg", parties, rounds=1).notes if "no item is of" in each]
+    assert notes == ([f"no item is of {said}: classes are numbers from 0, without gaps"] if said else [])
+
+
 def test_a_metric_of_one_class_says_if_that_is_the_common_one() -> None:
     parties = flat_parties()
     for party in parties:

@@ -22,7 +22,7 @@ from isthmus import own_code, result_files, store
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.rows import zero_columns
 from isthmus.data.schema import Inputs, Schema
-from isthmus.errors import IsthmusError, did_you_mean, format_option, path_of, similar_path, writes_flags
+from isthmus.errors import IsthmusError, did_you_mean, format_option, how_to_import, path_of, similar_path, writes_flags
 from isthmus.federation import wire
 from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
@@ -373,8 +373,7 @@ def _built(description: Mapping[str, Any], own: Any, weights: Weights) -> tuple[
     trained = description.get("code", {})
     for kind, key in ((Method, "method"), (Task, "task")):
         if (name := str(description[key]["name"])) not in kind.known() and trained:
-            remedy = format_option("import", "FILE.py") if writes_flags() else "import the file that defines it"
-            raise IsthmusError(f"{key} '{name}' is code of your own ({', '.join(trained)}): give it, {remedy}")
+            raise IsthmusError(f"{key} '{name}' is code of your own ({', '.join(trained)}): give it, {how_to_import()}")
     method, task = _named(Method, description["method"], "name"), _named(Task, description["task"], "name")
     seed, inputs = int(description["seed"]), inputs_of(description)
     encoder = _named_model(description["model"]) if own is None else with_saved_options(own, description["model"])

@@ -63,6 +63,7 @@ def data_notes(
     if cut.kind != "class" or cut.level == "pair":
         return notes + _far_from_one(parties)
     notes += _common_class(cut, task)
+    notes += _classes_of_nobody(cut)
     known = None
     chosen = task.get("metric") or task.get("class_weights", "none") != "none"
     if not chosen and not all(method.unsupervised for method in methods):
@@ -87,6 +88,15 @@ def _far_from_one(parties: Sequence[Party]) -> list[str]:
     return [
         f"labels are numbers of about {size:.3g}, and models start near 0: divide them, in your tables, to be about 1"
     ]
+
+
+def _classes_of_nobody(cut: CutDescription) -> list[str]:
+    """A line if no party has an item of some class; classes without names may then have been counted from 1."""
+    lacking = [cut.label(at) for at, items in enumerate(_items_of_classes(cut)) if not items]
+    if not lacking:
+        return []
+    remedy = "" if cut.labels else ": classes are numbers from 0, without gaps"
+    return [f"no item is of {few_names(lacking)}, of {len(_items_of_classes(cut))} classes{remedy}"]
 
 
 def _common_class(cut: CutDescription, task: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.loading import check_folders, find_folders, read_folders
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
@@ -319,3 +320,47 @@ def test_collections_become_parties_of_graphs(tmp_path):
         assert torch.equal(party.ids, PLAIN.numbers(draft.tables[GRAPHS]["id"]))
     assert one.graph.x.size(1) == two.graph.x.size(1)
     assert (one.train | one.val | one.test).all()
+
+
+# ---- units
+
+
+def with_units(root: Path, factors: dict[str, float], graphs: int = 8) -> Path:
+    """Parties whose ages differ a little, times a factor."""
+    for at, (name, factor) in enumerate(factors.items()):
+        draft = collection_draft(name, graphs, first=100 * at)
+        age = [factor * (20 + at + each) for each in range(len(draft.tables[NODES]["id"]))]
+        draft.put("age", age).write(root / name)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("factors", "lines_of"),
+    [
+        ({"a": 1, "b": 1, "c": 1}, {}),
+        ({"a": 1, "b": 10, "c": 1}, {}),
+        ({"a": 1, "b": 100, "c": 1}, {"b": "100 times as large as at the others"}),
+        ({"a": 1, "b": 1, "c": 0.01, "d": 1}, {"c": "0.01 times as large as at the others"}),
+        (
+            {"a": 1, "b": -1000},
+            {"a": "0.001 times as large as at the other party", "b": "1000 times as large as at the other party"},
+        ),
+        ({"a": 1, "b": 100, "c": 10000}, {}),  # no two agree
+        ({"a": 1, "b": 0, "c": 1}, {}),
+    ],
+)
+def test_another_unit_is_noted(tmp_path, factors, lines_of):
+    with_units(tmp_path, factors)
+    expected = {name: f"column 'age' is about {what}: check its unit" for name, what in lines_of.items()}
+    for name, found in check_folders(tmp_path)[1].items():
+        assert [each.what for each in found if "unit" in each.what] == [
+            what for party, what in expected.items() if party == name.name
+        ]
+    note = PartyFolders(path=str(tmp_path)).load(seed=0).note
+    for name in factors:
+        assert (f"Note: {name}: column 'age'" in note) == (name in lines_of)
+
+
+def test_unit_of_few_numbers_is_not_judged(tmp_path):
+    found = check_folders(with_units(tmp_path, {"a": 1, "b": 100}, graphs=2))[1]
+    assert not any("unit" in each.what for of_party in found.values() for each in of_party)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +10,8 @@ import torch
 
 from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
 from isthmus.data.describe import note_on_splits
-from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, second_totals
+from isthmus.data.folder.columns import Column, Totals
+from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, joined_totals, other_units, second_totals
 from isthmus.data.folder.loading import accept, build_party, find_folders
 from isthmus.data.folder.reading import Contents, check_folder, outline
 from isthmus.data.folder.relations import DatabaseSettings, tables_with_moments
@@ -66,7 +67,7 @@ class PartyFolders(PartyData):
         seconds = yield first
         second = {name: add_totals([own[name] for own in seconds]) for name in columns}
         parties = yield second
-        note = " ".join(filter(None, (_rows(contents), note)))
+        note = " ".join(filter(None, (_rows(contents), note, *_notes_on_units(contents, columns, firsts, seconds))))
         labels = tuple(settings.labels or settings.tasks or ())
         known = Encoding(columns, {name: {**first[name], **second[name]} for name in columns}).to_dict()
         encoding = {**known, "molecules": settings.smiles and settings.smiles.features}
@@ -78,6 +79,17 @@ class PartyFolders(PartyData):
         about: dict[str, Any] = {"note": note, "label_note": note_on_splits(parties, why), "labels": labels}
         about |= {"own_splits": own, "dated": dated}
         return Pool(None, settings.outputs, parties=tuple(parties), encoding=encoding, **about)
+
+
+def _notes_on_units(
+    contents: Sequence[Contents],
+    columns: Mapping[str, Column],
+    first: Sequence[Mapping[str, Totals]],
+    second: Sequence[Mapping[str, Totals]],
+) -> Iterator[str]:
+    lines = other_units(columns, joined_totals(first, second))
+    for party, own in zip(contents, lines, strict=True):
+        yield from (f"Note: {party.settings.name}: {line}." for line in own)
 
 
 def _rows(contents: Sequence[Contents]) -> str:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 from scipy.sparse import hstack
@@ -30,6 +31,8 @@ from isthmus.errors import IsthmusError
 
 LISTED = 6
 """Values of a list that a message shows."""
+UNLIKE, SOME = 20.0, 10
+"""So many times as large as at the others, or as small, a party's numbers are noted, if it has at least so many."""
 FAR = 3.0
 """Deviations from the mean of training, on average over the rows of a new party, from which on a column is noted."""
 
@@ -315,6 +318,43 @@ def first_totals(name: str, column: Column, contents: Contents, hashing: Hashing
 def second_totals(name: str, column: Column, contents: Contents, first: Totals) -> Totals:
     """Return what a party adds to the second totals of a column, given the first totals of all parties."""
     return _over_blocks(name, column, contents, lambda own, table: column.second_totals(own, table, first))
+
+
+def joined_totals(
+    first: Sequence[Mapping[str, Totals]], second: Sequence[Mapping[str, Totals]]
+) -> list[dict[str, Totals]]:
+    """For each party the first and second totals of each column, together."""
+    return [{name: {**one[name], **two[name]} for name in one} for one, two in zip(first, second, strict=True)]
+
+
+def other_units(columns: Mapping[str, Column], totals: Sequence[Mapping[str, Totals]]) -> list[list[str]]:
+    """For each party the columns of numbers that it seems to have in another unit than the others: a line for each.
+
+    Compared are root mean squares, which follow from the totals, and only where the other parties' are alike.
+
+    Arguments:
+        totals: for each party the first and second totals of each column.
+    """
+    lines: list[list[str]] = [[] for _ in totals]
+    for name, column in columns.items():
+        own = [each[name] for each in totals]
+        if type(column) is not Number or not all("squares" in each for each in own):
+            continue
+        count, sums, squares = (np.array([float(each[key]) for each in own]) for key in ("count", "sum", "squares"))
+        many = np.flatnonzero(count >= SOME)
+        if many.size < 2:
+            continue
+        mean = sums.sum() / max(count.sum(), 1)  # squares are of differences from it
+        size = np.sqrt(np.maximum(squares[many] + 2 * mean * sums[many] - count[many] * mean**2, 0) / count[many])
+        order, middle = np.sort(size), np.median(size) if many.size > 2 else size[::-1]
+        least, most = np.where(size == order[0], order[1], order[0]), np.where(size == order[-1], order[-2], order[-1])
+        alike = (size > 0) & (least > 0) & (most < UNLIKE * least)  # the others
+        ratio = size / np.where(alike, middle, 1)
+        than = "at the others" if many.size > 2 else "at the other party"
+        for at in np.flatnonzero(alike & ((ratio > UNLIKE) | (ratio < 1 / UNLIKE))):
+            what = f"column '{name}' is about {float(f'{ratio[at]:.1g}'):g} times as large as {than}"
+            lines[many[at]].append(f"{what}: check its unit")
+    return lines
 
 
 def _over_blocks(name: str, column: Column, contents: Contents, count: Callable[[str, pa.Table], Totals]) -> Totals:
