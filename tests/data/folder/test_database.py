@@ -297,6 +297,22 @@ def test_split_column_and_shares(tmp_path):
     assert int((party.train | party.val | party.test).sum()) == 200
 
 
+def test_column_of_splits_that_trains_on_later_rows_is_noted(tmp_path):
+    draft = dated_draft(split="part")
+    dates = draft.tables["transfers.parquet"]["date"]
+    order = {"train": 0, "val": 1, "test": 2}
+    ranks = np.argsort(np.argsort([each.toordinal() for each in dates], kind="stable"), kind="stable")
+    in_order = [list(order)[int(3 * rank // len(dates))] for rank in ranks]
+    assert report(draft.put("part", in_order, "transfers.parquet"), tmp_path / "a") == []
+    mixed = [list(order)[at % 3] for at in range(len(dates))]
+    first = min(each for each, split in zip(dates, mixed, strict=True) if split == "test")
+    later = sum(each > first for each, split in zip(dates, mixed, strict=True) if split == "train")
+    assert report(draft.put("part", mixed, "transfers.parquet"), tmp_path / "b") == [
+        f"note: transfers.parquet: column 'part' trains on {later} rows that are later than the first test row: "
+        "for a test on what was to come, give train_until and val_until instead"
+    ]
+
+
 # ---- what is wrong
 
 

@@ -216,7 +216,10 @@ class DatabaseReader(ItemChecker):
                 what = "no row to classify joins two rows: correct its keys, or give an earlier day for until"
             self.add(Problem(f"{items}.parquet", what))
             return None
-        splits = self._splits_by_date(y, moments.get(items), chosen) if splits is None else splits
+        if splits is None:
+            splits = self._splits_by_date(y, moments.get(items), chosen)
+        elif items in moments:
+            self._note_later_training(splits, torch.from_numpy(moments[items].copy())[chosen])
         database = self._database(moments, kept, chosen)
         joined = any(each.index.size(1) for each in database.edges.values())
         if not joined and not any(len(each.inner) for _, each in database.across):
@@ -413,6 +416,15 @@ class DatabaseReader(ItemChecker):
                 mask &= np.isin(np.arange(mask.size), own)
             kept[name] = torch.from_numpy(mask)
         return kept
+
+    def _note_later_training(self, splits: dict[str, Tensor], times: Tensor) -> None:
+        """Report a column of splits that trains on rows dated after rows that it tests on."""
+        tested = times[splits["test"] & (times != NEVER)]
+        trained = times[splits["train"] & (times != NEVER)]
+        if tested.numel() and (later := int((trained > tested.min()).sum())):
+            what = f"column '{self.split_column}' trains on {later:,} rows that are later than the first test row"
+            remedy = "for a test on what was to come, give train_until and val_until instead"
+            self.add(Problem(f"{self.settings.items_table}.parquet", f"{what}: {remedy}", severe=False))
 
     def _splits_by_date(self, y: Tensor, moments: Moments | None, kept: Tensor) -> dict[str, Tensor] | None:
         if self.settings.train_until is None or self.settings.val_until is None or moments is None:
