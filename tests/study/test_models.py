@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -20,6 +20,10 @@ from torch_geometric.nn import GCNConv
 
 import isthmus
 from isthmus import own_code, store
+from isthmus.data.level import Level
+from isthmus.data.partition import Partition
+from isthmus.data.party import Party, pool_parties
+from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError, flags_in_messages
 from isthmus.study.config import Study
 from isthmus.study.export import export_model
@@ -84,7 +88,7 @@ def test_predictions_of_personal_models_have_each_partys_accuracy(
         assert model.predict(party).equals(results.model(method, party=party.name).predict(party))
 
 
-@pytest.mark.parametrize(("method", "together"), [("fedgcn", True), ("fedcog-gcn", False)])
+@pytest.mark.parametrize(("method", "together"), [("fedgcn", True), ("centralized", True), ("fedcog-gcn", False)])
 def test_a_model_trained_across_borders_says_which_edges_it_lacks(method: str, together: bool) -> None:
     study = study_of(method)
     results, parties = run_study(study), study.load(0).parties
@@ -96,6 +100,33 @@ def test_a_model_trained_across_borders_says_which_edges_it_lacks(method: str, t
     model.outputs(parties[0])
     (note,) = model.notes
     assert note.startswith(f"{method} trained on edges between parties; 'party-0' is predicted without those to par")
+
+
+def parties_of(kind: str) -> list[Party]:
+    if kind == "overlap":
+        return list(Partition.named("overlap")().cut(DataSet.named("banks")().load(0), 3, 0))
+    return small_parties(cast(Level, kind), 3)
+
+
+@pytest.mark.parametrize("kind", ["node", "edge", "pair", "overlap"])
+def test_a_model_of_all_data_in_one_place_reads_them_in_one_place(kind: str) -> None:
+    parties = parties_of(kind)
+    task = {"node": "node-classification", "overlap": "node-classification", "edge": "edge-classification"}
+    results = isthmus.run("centralized", parties, task=task.get(kind, "link-prediction"), rounds=1)
+    model, whole = results.model("centralized"), pool_parties(parties)
+    found = model.outputs(parties)
+    assert model.notes == []
+    alone = model.outputs(whole)
+    if kind == "edge":
+        due = alone
+    else:
+        assert whole.ids is not None
+        position = {each: at for at, each in enumerate(whole.ids.tolist())}
+        due = alone[[position[each] for party in parties if party.ids is not None for each in party.ids.tolist()]]
+    torch.testing.assert_close(found, due, rtol=0, atol=1e-6)
+    apart = torch.cat([model.outputs(party) for party in parties])
+    assert float((apart - due).abs().max()) > 1e-3, "edges between parties matter"
+    torch.testing.assert_close(model.embeddings(parties[:1]), model.embeddings(parties[0]), rtol=0, atol=0)
 
 
 def test_a_personal_head_needs_a_party(banks: tuple[Study, Results, Path]) -> None:

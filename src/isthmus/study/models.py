@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -255,7 +255,8 @@ class TrainedModel:
         names = {each.party.name for each in found}
         partners = {each.party.name: _partners(each.party) for each in found if self.method.reads_across}
         crossing = {name for own in partners.values() for name in own}
-        together = self.method.predicts_together and len(names) == len(found) and set() < crossing <= names
+        joined = bool(crossing) or (self.method.role == "pooled" and _shared(each.party for each in found))
+        together = self.method.predicts_together and len(names) == len(found) and joined and crossing <= names
         if together and self.method.disjoint:
             check_owned_once(self.method, [each.party for each in found])
         if self._trained_on_noise:
@@ -352,6 +353,12 @@ def _partners(party: Party) -> list[str]:
     """Return the parties that edges of its border join it to."""
     border = party.border
     return [] if border is None else [border.owners[at] for at in border.owner.unique().tolist()]
+
+
+def _shared(parties: Iterable[Party]) -> bool:
+    """Whether parties hold the same nodes."""
+    ids = [party.ids for party in parties if party.ids is not None and party.level in ("node", "pair")]
+    return bool(ids) and torch.cat(ids).unique().numel() < sum(each.numel() for each in ids)
 
 
 def _check_shapes(method: Method, module: nn.Module, weights: Weights) -> Weights:
@@ -547,7 +554,7 @@ def shared_beside_own(method: str, parties: Collection[str]) -> list[str]:
     """The line on a model of all, where the figures of a run are of models that the parties have beside it."""
     if not parties:
         return []
-    which = format_option("party", min(parties))
+    which = f"{format_option('party', 'NAME')}, such as {min(parties)}"
     return [
         f"the run's figures of {method} are of each party's own model, and this is the one that all share; "
         f"theirs: {which}"

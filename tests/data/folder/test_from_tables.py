@@ -725,6 +725,14 @@ def test_a_bag_may_come_in_two_columns(tmp_path, games):
     assert features_of(contents)[0] == [[1, 0, 0, 0.5], [0] * 4, [0, 2, 0, 0], [0, 0, 4, 0]]
 
 
+@pytest.mark.parametrize("lists", [[[1], None, [2, 3], [1]], [["go"], None, ["chess", "go"], []]])
+def test_a_missing_list_is_read_as_empty(tmp_path, games, lists):
+    contents, problems = create(tmp_path / "a", games({"games": lists}))
+    assert any("column 'games': 1 of 4 rows have no list: they are read as empty lists" in each for each in problems)
+    rows = features_of(contents)[0]
+    assert [any(row) for row in rows] == [True, False, True, bool(lists[3])]
+
+
 def test_lists_of_texts_are_bags_of_the_words_of_all_parties(tmp_path, games):
     lists = {"north": [["go", "chess", "go"], [], ["chess"], ["go"]], "south": [["bridge"], ["go"], ["chess"], []]}
     for name, each in lists.items():
@@ -772,7 +780,6 @@ def test_a_bag_of_another_party_has_its_width(tmp_path, games):
         ([[1], [-1], [2, 3], [1]], {}, "column 'games', row 2: a bag has positions from 0"),
         ([[1], [2], [2, None], [1]], {}, "column 'games', row 3: a bag has positions from 0"),
         ([[1], [2], [2, 10**9], [1]], {}, "has the number 1,000,000,000, a bag has positions below 16,777,216"),
-        ([[1], None, [2, 3], [1]], {}, "row 2: 'games.at' and 'games.value' differ in length or are missing"),
         (RAGGED, {"game": None}, "--bag game: the nodes have no such column: did you mean 'games'?"),
         ({"games": RAGGED, "games.at": RAGGED}, {}, "columns 'games' and 'games.at' are one bag"),
     ],
@@ -869,7 +876,11 @@ def test_distances_are_not_proposed_as_weights(tmp_path, source, weight):
     columns |= {} if weight is None else {"weight": weight}
     edges = transfers(road_km=[2.0] * (COUNT + 2), amount=None)
     _, problems = create(tmp_path / "north", source(accounts(), edges, columns=columns))
-    assert "'road_km' is named like a distance, but a larger weight means nearer: give 1 / road_km" in problems[0]
+    due = {
+        None: "larger for nearer ends: --weight road_km; if it is a distance, 1 / road_km in its place)",
+        "road_km": "'road_km' is named like a distance, and a larger weight means nearer: if it is one, give",
+    }
+    assert due[weight] in problems[0]
 
 
 def test_missing_values_are_notes(tmp_path, source):
@@ -952,6 +963,15 @@ def test_a_pattern_makes_a_folder_for_each_match_with_the_same_settings(tmp_path
     assert [each.settings.columns["words"] for each in contents] == [{"kind": "bag", "width": 10}] * 3
     assert all(each.settings.columns["balance"] == {"kind": "number", "missing": "mean"} for each in contents)
     assert note.startswith("Note: c: nodes.parquet, row 1: ")
+
+
+def test_a_column_of_one_party_can_be_left_out(tmp_path, banks):
+    with pytest.raises(IsthmusError, match=r"party 'c' has a column 'note', .* leave it out with --ignore note"):
+        create_folders(tmp_path / "out", banks(note=["x"] * COUNT))
+    create_folders(tmp_path / "out", replace(banks(note=["x"] * COUNT), ignore=["note"]))
+    assert "note" not in parquet.read_schema(tmp_path / "out" / "c" / NODES).names
+    with pytest.raises(IsthmusError, match=r"--ignore nota: no table has this column: did you mean 'note'\?"):
+        create_folders(tmp_path / "again", replace(banks(note=["x"] * COUNT), ignore=["note", "nota"]))
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,12 @@ def test_missing_partner_is_a_note(tmp_path):
         "note: party.toml: partner 'east' is not among these folders: edges to it have no effect"
     ]
     assert [party.name for party in load(root)] == ["north", "south", "west"]
+    north, south = two_drafts()
+    west = graph_draft("west", "Sauth", 200)
+    assert reports(write(tmp_path / "b", north, south, west))["west"][0].endswith("no effect (did you mean 'south'?)")
+    found = reports(write(tmp_path / "c", north, south.put("id", [100] * 8)))
+    assert found["north"] == []
+    assert "repeats" in found["south"][0]
 
 
 def test_node_trained_on_by_one_party_and_held_out_by_another_is_reported(tmp_path):

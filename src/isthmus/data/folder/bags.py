@@ -57,6 +57,9 @@ def make_bags(
             continue
         if name + AT in names or name + VALUE in names:
             raise IsthmusError(f"columns '{name}' and '{name}{AT}' are one bag: leave one out with --ignore")
+        if lacking := int((list_lengths(values) < 0).sum()):
+            what = f"column '{name}': {lacking:,} of {len(values):,} rows have no list: they are read as empty lists"
+            notes.append(Problem("nodes", what, severe=False))
         at, value = _count(name, values)
         if name not in widths and name not in known and name not in words:
             width = width_of(name, at)
@@ -129,7 +132,7 @@ def _positions(name: str, values: Any, words: Sequence[str] | None) -> tuple[Any
 
 
 def _count(name: str, values: Any) -> tuple[Any, Any]:
-    """Return the different numbers of each list, ascending, and how often each occurs; a missing list stays missing."""
+    """Return the different numbers of each list, ascending, and how often each occurs; a missing list becomes empty."""
     lengths = list_lengths(values)
     flat = pc.list_flatten(values)
     wrong = np.isnan(to_floats(flat)) | (to_floats(flat) < 0)
@@ -141,8 +144,7 @@ def _count(name: str, values: Any) -> tuple[Any, Any]:
         )
     pairs, counts = np.unique(np.stack([row, np.asarray(flat.cast(pa.int64()))]), axis=1, return_counts=True)
     ends = np.searchsorted(pairs[0], np.arange(len(values) + 1))
-    missing = pa.array(lengths < 0)
     return (
-        pa.LargeListArray.from_arrays(pa.array(ends), pa.array(pairs[1]), mask=missing),
-        pa.LargeListArray.from_arrays(pa.array(ends), pa.array(counts), mask=missing),
+        pa.LargeListArray.from_arrays(pa.array(ends), pa.array(pairs[1])),
+        pa.LargeListArray.from_arrays(pa.array(ends), pa.array(counts)),
     )

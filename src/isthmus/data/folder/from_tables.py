@@ -170,13 +170,19 @@ def _create(
         like = _like(given)
     notes: list[Problem] = []
     tables: dict[str, dict[str, Any]] = {}
+    columns: dict[Path, list[str]] = {}
     for name, source in sources.items():
         with errors.collected():
-            tables[name], more = _tables(source, like.get("tasks") or source.tasks)
+            tables[name], more = _tables(source, like.get("tasks") or source.tasks, columns)
             named = [replace(each, file=_shown(each.file, source, given)) for each in more]
             notes += [each for each in named if each not in notes]
         if name not in tables:  # the other parties' tables often have the same mistakes
             break
+    files = {path for each in sources.values() for path in (each.nodes, each.edges, each.graphs, each.smiles) if path}
+    known = {column for own in columns.values() for column in own}
+    for column in given.ignore:
+        if files == columns.keys() and column not in known:
+            errors.found.append(_error(f"--ignore {column}: no table has this column: {did_you_mean(column, known)}"))
     errors.check()
     tables = _with_ids_of_one_type(tables)
     words, more = _add_features(tables, given, like.get("columns", {}))
@@ -224,8 +230,14 @@ def _error(reason: str) -> IsthmusError:
     return IsthmusError(printable(reason))
 
 
-def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the folder's tables, with the column names of a party folder, and notes on ignored columns."""
+def _tables(
+    source: SourceTables, tasks: Sequence[str], found: dict[Path, list[str]]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the folder's tables, with the column names of a party folder, and notes on ignored columns.
+
+    Arguments:
+        found: gets the names of the columns of each file.
+    """
     if source.smiles is not None and (source.nodes or source.edges or source.graphs):
         raise _error("molecules have their own nodes and edges: give --smiles alone")
     from_edges = source.nodes is None and source.graphs is not None
@@ -240,7 +252,6 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
     ]
     tables: dict[str, Any] = {}
     notes: list[Problem] = []
-    names: set[str] = set()
     errors = Errors()
     for file, path, roles in sources:
         if path is None:
@@ -252,7 +263,7 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
             original = read_table(path, as_text=["id", *(column for column, final in columns.items() if final in ids)])
         if original is None:
             continue
-        names.update(original.column_names)
+        found[path] = original.column_names
         if file != MOLECULES:
             original, index = without_index(original, [*columns, *tasks, *source.ignore])
             notes += [Problem(path.name, each, severe=False) for each in index]
@@ -277,31 +288,20 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
             numbers = [name for name in extra if is_numeric(table.schema.field(name).type)]
             if file == EDGES and numbers and "weight" not in used:
                 near = [name for name in numbers if not words(name) & DISTANCES]
-                what += (
-                    f" (if it is the edges' weight, larger for nearer ends: --weight {near[0]})"
-                    if near
-                    else f" ({_no_weight(numbers[0])}, and --weight)"
-                )
+                what += f" (if it is the edges' weight, larger for nearer ends: --weight {(near or numbers)[0]}"
+                what += ")" if near else f"; if it is a distance, 1 / {numbers[0]} in its place)"
             elif file == EDGES and source.graphs is None:
                 what += "; as features of edges they are read from --tables with --as-edges TABLE in place of --edges"
             notes.append(Problem(path.name, what, severe=False))
         weight = source.columns.get("weight", "weight")
         if file == EDGES and "weight" in used and words(weight) & DISTANCES:
-            notes.append(Problem(path.name, _no_weight(weight), severe=False))
+            what = f"'{weight}' is named like a distance, and a larger weight means nearer"
+            notes.append(Problem(path.name, f"{what}: if it is one, give 1 / {weight} in its place", severe=False))
         tables[file] = table.select(used)
-    all_read = len(tables) == sum(path is not None for _, path, _ in sources)
-    for column in source.ignore:
-        if all_read and column not in names:
-            errors.found.append(_error(f"--ignore {column}: no table has this column: {did_you_mean(column, names)}"))
     errors.check()
     if from_edges:
         tables[NODES], tables[EDGES] = _nodes_of_edges(tables, source)
     return tables, notes
-
-
-def _no_weight(column: str) -> str:
-    """Say why a column of distances is no weight."""
-    return f"'{column}' is named like a distance, but a larger weight means nearer: give 1 / {column} in its place"
 
 
 def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[Any, Any]:

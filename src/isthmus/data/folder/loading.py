@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.ids import PLAIN, Hashing, uniform
 from isthmus.data.party import Party
 from isthmus.data.pool import check_shares
-from isthmus.errors import IsthmusError, similar_path
+from isthmus.errors import IsthmusError, did_you_mean, similar_path
 
 MAX_NOTES = 3
 """How many notes on the folders a study shows."""
@@ -100,7 +100,7 @@ def _check_together(
     checked: Sequence[tuple[Path, Contents | None, list[Problem]]],
 ) -> tuple[dict[Path, Contents], dict[Path, list[Problem]]]:
     usable = {folder: contents for folder, contents, _ in checked if contents is not None}
-    more = _problems_between(usable)
+    more = _problems_between(usable, {folder.name for folder, contents, _ in checked if contents is None})
     return usable, {folder: [*more.get(folder, []), *problems] for folder, _, problems in checked}
 
 
@@ -156,8 +156,8 @@ def _splits(contents: Contents, seed: int, train: float, val: float) -> dict[str
     return {split: mask & contents.labelled for split, mask in splits.items()}
 
 
-def _problems_between(usable: dict[Path, Contents]) -> dict[Path, list[Problem]]:
-    """Return the problems of each folder with the others."""
+def _problems_between(usable: dict[Path, Contents], unusable: Collection[str]) -> dict[Path, list[Problem]]:
+    """Return the problems of each folder with the others; of some only the names are known."""
     problems: dict[Path, list[Problem]] = {folder: [] for folder in usable}
     names: dict[str, Path] = {}
     for folder, contents in usable.items():
@@ -169,7 +169,8 @@ def _problems_between(usable: dict[Path, Contents]) -> dict[Path, list[Problem]]
         problems[folder] += _differing_settings(contents, _usual(list(usable.values())))
     parties = {name: usable[folder] for name, folder in names.items()}
     for folder, contents in usable.items():
-        problems[folder] += [*_problems_with_owners(contents, parties), *_rows_of_several(contents, parties)]
+        problems[folder] += _problems_with_owners(contents, parties, unusable)
+        problems[folder] += _rows_of_several(contents, parties)
     with_ids = {folder: contents for folder, contents in usable.items() if contents.ids is not None}
     for folder, found in problems_of_shared_nodes(with_ids).items():
         problems[folder] += found
@@ -216,7 +217,7 @@ def _differing_settings(contents: Contents, first: Contents) -> list[Problem]:
     return found
 
 
-def _problems_with_owners(contents: Contents, parties: dict[str, Contents]) -> list[Problem]:
+def _problems_with_owners(contents: Contents, parties: dict[str, Contents], unusable: Collection[str]) -> list[Problem]:
     """Return edges across the border to a node that its owner lacks, or that the owner does not list."""
     border, rows = contents.border, contents.border_rows
     if border is None or rows is None or contents.ids is None:
@@ -232,8 +233,10 @@ def _problems_with_owners(contents: Contents, parties: dict[str, Contents]) -> l
     for at, name in enumerate(border.owners):
         owner = parties.get(name)
         if owner is None:
-            if len(parties) > 1:
+            if len(parties) > 1 and name not in unusable:
+                hint = did_you_mean(name, parties.keys() - {*border.owners, contents.settings.name})
                 what = f"partner '{name}' is not among these folders: edges to it have no effect"
+                what += f" ({hint})" if hint.startswith("did") else ""
                 found.append(Problem(FILE, what, severe=False))
             continue
         to_owner = border.owner == at
