@@ -239,6 +239,21 @@ def test_links_leave_data_that_come_as_parties_with_shared_nodes():
     assert linked(pool_parties(parties)) | asked_links == linked(pool_parties(came.parties))
 
 
+def test_no_pair_joins_parties_that_no_link_joins():
+    members = [torch.arange(0, 20), torch.arange(20, 30), torch.arange(30, 50)]
+    alone = cut_into_parties(make_pool(1, 50, 300).party, members, names_of(3), coupled=False)
+    held = hold_out_links(Pool(None, 2, parties=tuple(alone)), val=0.2, test=0.3, seed=0)
+    parties = assign_pairs(Given().cut(held.pool, 3, 0), held, train=1.0, seed=0)
+    every = {pair for party in parties for pair, _ in pairs_of(party)}
+    own = [set(party.ids.tolist()) for party in parties]
+    assert all(any(pair <= ids for ids in own) for pair in every)
+    for party in parties:
+        asked = [link for split in ("val", "test") for _, link in pairs_of(party, split)]
+        assert 2 * sum(asked) == len(asked) > 0
+    links = set().union(*(linked(party) for party in alone))
+    assert not any(pair in links for party in parties for pair, link in pairs_of(party) if not link)
+
+
 def test_pairs_that_end_at_nodes_of_nobody_are_left_out():
     held = hold_out_links(make_pool(0, 30, 60), val=0.0, test=0.4, seed=0)
     parties = assign_pairs(take_apart(held.pool, [torch.arange(0, 12), torch.arange(12, 20)]), held, train=1.0, seed=0)

@@ -131,7 +131,7 @@ def test_a_model_of_all_data_in_one_place_reads_them_in_one_place(kind: str) -> 
 
 def test_a_personal_head_needs_a_party(banks: tuple[Study, Results, Path]) -> None:
     _, results, out = banks
-    with pytest.raises(IsthmusError, match=r"'fedper' weight 'convs.1.bias' is each party's own: .* party='NAME'"):
+    with pytest.raises(IsthmusError, match=r"weight 'convs.1.bias' is each party's own: .*'party-0' \(party-0, p"):
         load_model(out, "fedper")
     with pytest.raises(IsthmusError, match=r"'local' has a model for each party: .*\(party-0, party-1"):
         results.model("local")
@@ -504,3 +504,28 @@ def test_the_threshold_that_validation_items_choose_is_kept_and_used(tmp_path: P
     weights = [items["test_accuracy"] for items in run.parties.values()]
     assert min(weights) <= run.metrics["test_accuracy"] <= max(weights)
     assert run.by_label["1"]["f1"] is not None
+
+
+def test_labels_of_another_kind_are_left_out_with_a_note() -> None:
+    parties = small_parties("node", 2)
+    classes = isthmus.run("fedavg", parties, rounds=1).model("fedavg")
+    numbers = isthmus.run("fedavg", small_parties("node", 2, "regression"), rounds=1).model("fedavg")
+    for model, other in ((classes, small_parties("node", 2, "regression")), (numbers, parties)):
+        table = model.predict(other)
+        assert not [name for name in table.column_names if name.startswith("label")]
+        assert model.notes == [
+            f"the labels of '{party.name}' are of another kind than the model's: they are left out" for party in other
+        ]
+
+
+def test_other_names_of_classes_are_a_note(tmp_path: Path) -> None:
+    for draft in two_drafts():
+        draft.write(tmp_path / "in" / draft.settings["name"])
+    model = isthmus.run("fedavg", str(tmp_path / "in"), rounds=1).model("fedavg")
+    for names, noted in ((["low", "high"], []), (["no", "yes"], ["no, yes"])):
+        new = graph_draft("new", None)
+        new.tables["nodes.parquet"]["label"] = names * 4
+        table = model.predict(new.with_settings(labels=names).write(tmp_path / names[0]))
+        assert table["label"].to_pylist() == names * 4
+        due = [f"'new' has the classes {each}, the model low, high: label is as the data have it" for each in noted]
+        assert [each for each in model.notes if "classes" in each] == due

@@ -67,7 +67,7 @@ def hold_out_links(pool: Pool, *, val: float, test: float, seed: int) -> HeldOut
     counts = [round(share * links.numel()) for share in (val, test)]
     generator = numpy_generator(seed, "pairs")
     held = _sample(links, sum(counts), generator)
-    absent = sample_non_links(ids.numel(), links, sum(counts), generator)
+    absent = _absent_pairs(pool, ids, links, held, generator)
     if absent.numel() < held.numel():
         raise IsthmusError(
             f"{held.numel()} links would be held out, but only {absent.numel()} pairs of nodes have no edge: "
@@ -81,6 +81,23 @@ def hold_out_links(pool: Pool, *, val: float, test: float, seed: int) -> HeldOut
         parties=None if pool.parties is None else tuple(_remove_links(party, held, ids) for party in pool.parties),
     )
     return HeldOutLinks(rest, ids, links, *pairs)
+
+
+def _absent_pairs(pool: Pool, ids: Tensor, links: Tensor, held: Tensor, generator: np.random.Generator) -> Tensor:
+    """As many pairs without an edge as links are held out, ascending.
+
+    If no link joins two parties that came with the data, no such pair does: a model could tell them apart by party.
+    """
+    own = [_positions_of(ids, _ids_of(party)) for party in pool.parties or ()]
+    holder = torch.full((ids.numel(),), -1)
+    for party in reversed(range(len(own))):
+        holder[own[party]] = party
+    low, high = (holder[end] for end in _decode(links))
+    if len(own) < 2 or bool((low != high).any()):
+        return sample_non_links(ids.numel(), links, held.numel(), generator)
+    nothing = torch.empty(2, 0, dtype=torch.long)
+    whole = HeldOutLinks(pool, ids, links, nothing, nothing)
+    return _draw_non_links(_Assigned.of(held, holder, own), whole, holder, generator).sort().values
 
 
 def assign_pairs(parties: Sequence[Party], held: HeldOutLinks, *, train: float, seed: int) -> list[Party]:

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from isthmus import own_code, result_files, store
+from isthmus.data.description import few_names
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.rows import zero_columns
 from isthmus.data.schema import Inputs, Schema
@@ -133,6 +134,7 @@ class TrainedModel:
         context: what the method needs beside weights to predict, such as prototypes.
         module: a module of your own, if the study trained one; its weights are replaced.
         party: the party that owns the model; empty if several do.
+        others: parties that have models of their own, to name them where this one has no whole model.
 
     Attributes:
         module: the PyG module with the trained weights, in evaluation mode.
@@ -155,11 +157,12 @@ class TrainedModel:
         *,
         module: Any = None,
         party: str = "",
+        others: Collection[str] = (),
     ) -> None:
         self.description, self.context, self.party = description, dict(context or {}), party
         self.labels: tuple[str, ...] = tuple(description["labels"])
-        self.method, self.task, self.module = _built(description, module, weights)
-        initial = _check_shapes(self.method, self.module, weights)
+        self.method, self.task, self.module = _built(description, module, weights, others)
+        initial = _check_shapes(self.method, self.module, weights, others)
         self.weights = {name: weights[name].detach().clone() for name in initial}
         self.module.load_state_dict(self.weights, strict=False)
         self.module.eval()
@@ -223,8 +226,23 @@ class TrainedModel:
         for name in SPLITS if given.has_splits else ():
             for at in self._of_items(party, getattr(party, name)).nonzero().flatten().tolist():
                 split[at] = name
-        labels = self.task.label_columns(self._of_items(party, party.graph.y), given.labels or self.labels)
-        return {**labels, "split": pa.array(split, pa.string())}
+        return {**self._label_columns(given), "split": pa.array(split, pa.string())}
+
+    def _label_columns(self, given: NewParty) -> dict[str, Any]:
+        """The labels of the items, in columns; a note says if they are not what the model predicts."""
+        y, names, name = self._of_items(given.party, given.party.graph.y), given.labels or self.labels, given.party.name
+        if not self.task.is_label(y):
+            self.notes = [
+                *self.notes,
+                f"the labels of '{name}' are of another kind than the model's: they are left out",
+            ]
+            return {}
+        columns = self.task.label_columns(y, names)
+        if "label" in columns and self.labels and not set(names) <= set(self.labels):
+            theirs, ours = few_names(list(names)), few_names(list(self.labels))
+            differ = f"'{name}' has the classes {theirs}, the model {ours}: label is as the data have it"
+            self.notes = [*self.notes, differ]
+        return columns
 
     def _table(
         self, data: NewData, key: Path | str | None, columns: Callable[[NewParty, Site], dict[str, Any]]
@@ -361,13 +379,18 @@ def _shared(parties: Iterable[Party]) -> bool:
     return bool(ids) and torch.cat(ids).unique().numel() < sum(each.numel() for each in ids)
 
 
-def _check_shapes(method: Method, module: nn.Module, weights: Weights) -> Weights:
-    """Return the initial weights of a model; refuse weights that are not all that it needs. A constant has none."""
+def _check_shapes(method: Method, module: nn.Module, weights: Weights, parties: Collection[str]) -> Weights:
+    """Return the initial weights of a model; refuse weights that are not all that it needs. A constant has none.
+
+    Arguments:
+        parties: those who have the rest, as far as they are known.
+    """
     initial = {} if method.role == "constant" else initial_weights(module)
     if missing := [name for name in initial if name not in weights]:
+        which = format_option("party", min(parties, default="NAME"))
+        which += f" ({_shown(sorted(parties))})" if parties else ""
         raise IsthmusError(
-            f"with method '{method.name}' weight '{missing[0]}' is each party's own: choose a party's model, "
-            f"{format_option('party', 'NAME')}"
+            f"with method '{method.name}' weight '{missing[0]}' is each party's own: choose a party's model, {which}"
         )
     wrong = [name for name, value in initial.items() if value.shape != weights[name].shape]
     if wrong:
@@ -375,7 +398,9 @@ def _check_shapes(method: Method, module: nn.Module, weights: Weights) -> Weight
     return initial
 
 
-def _built(description: Mapping[str, Any], own: Any, weights: Weights) -> tuple[Method, Task, nn.Module]:
+def _built(
+    description: Mapping[str, Any], own: Any, weights: Weights, others: Collection[str]
+) -> tuple[Method, Task, nn.Module]:
     """The method, the task and the module that a description names, if it fits the weights."""
     trained = description.get("code", {})
     for kind, key in ((Method, "method"), (Task, "task")):
@@ -390,7 +415,7 @@ def _built(description: Mapping[str, Any], own: Any, weights: Weights) -> tuple[
                 f"the source of '{name}' is not the one that this model was trained with: restore it, or train again"
             )
     if isinstance(encoder, Encoder):  # before memory is taken for sizes that the weights do not have
-        _check_shapes(method, outline(method, encoder, inputs, task), weights)
+        _check_shapes(method, outline(method, encoder, inputs, task), weights, others)
     module = module_of(copy.deepcopy(encoder) if isinstance(encoder, nn.Module) else encoder, inputs, task, seed)
     return method, task, extended(method, module, seed)
 
@@ -506,7 +531,7 @@ def load_model(
             raise IsthmusError(f"cannot read {shared}: it is not there; {_RESTORE}")
         weights, known = {} if path is None else read(path), read(context) if context.exists() else {}
         owner = "" if path == shared else party or ""
-        model = TrainedModel(description, weights, known, module=module, party=owner)
+        model = TrainedModel(description, weights, known, module=module, party=owner, others=parties)
         if path == shared:
             name = str(description["method"]["name"])
             about += [shared_by_all(party)] if party is not None else shared_beside_own(name, parties)

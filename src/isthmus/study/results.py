@@ -179,7 +179,8 @@ class Results:
         elif party is None and weights is models.get("shared"):
             about += shared_beside_own(run.method, models.get("parties", {}))
         module = self.own_models.get(run.method) if module is None else module
-        model = TrainedModel(run.description, weights or {}, models.get("context"), module=module, party=party or "")
+        more: dict[str, Any] = {"module": module, "party": party or "", "others": models.get("parties", {})}
+        model = TrainedModel(run.description, weights or {}, models.get("context"), **more)
         model.about = about
         return model
 

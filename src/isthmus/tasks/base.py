@@ -150,6 +150,10 @@ class Task(Registered):
         """
         raise IsthmusError(f"task '{self.name}' predicts nothing of single items: use isthmus embed")
 
+    def is_label(self, y: Tensor) -> bool:
+        """Whether labels are of the kind that it learns: classes, or numbers."""
+        return True
+
     def label_columns(self, y: Tensor, labels: Sequence[str]) -> dict[str, Any]:
         """The columns beside `predictions` with the labels of these items, None where one is missing."""
         return {}
@@ -268,6 +272,9 @@ class MultiTask(Task):
     def complete_from(self, inferred: Task, labels: Sequence[str] = ()) -> Task:
         whole = self if self.tasks else self.model_copy(update={"tasks": inferred.outputs})
         return super(MultiTask, whole).complete_from(inferred, labels)
+
+    def is_label(self, y: Tensor) -> bool:
+        return y.is_floating_point()
 
     def label_columns(self, y: Tensor, labels: Sequence[str]) -> dict[str, Any]:
         y = y.unsqueeze(1) if y.dim() == 1 else y

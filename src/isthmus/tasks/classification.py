@@ -51,6 +51,9 @@ class Classes(Task):
         same[:, confusion.sum(1).argmax()] = confusion.sum(1)
         return {name: torch.zeros_like(count) for name, count in counts.items()} | {"confusion": same}
 
+    def is_label(self, y: Tensor) -> bool:
+        return not y.is_floating_point()
+
     def label_columns(self, y: Tensor, labels: Sequence[str]) -> dict[str, Any]:
         names = names_of(labels, len(labels) or self.classes)
         return {"label": [names[at] if 0 <= at < len(names) else None for at in y.tolist()]}

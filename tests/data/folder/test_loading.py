@@ -367,6 +367,26 @@ def test_another_unit_is_noted(tmp_path, factors, lines_of):
         assert (f"Note: {name}: column 'age'" in note) == (name in lines_of)
 
 
+@pytest.mark.parametrize(
+    ("values", "noted"),
+    [
+        ({"a": "xy", "b": "yz", "c": "xy"}, ""),
+        ({"a": "xy", "b": "XY", "c": "xy"}, "b"),
+        ({"a": "xx", "b": "yy", "c": "zz"}, ""),  # such as the party's country
+        ({"a": "xy", "b": "XY"}, "ab"),
+    ],
+)
+def test_categories_that_no_other_party_has_are_noted(tmp_path, values, noted):
+    for at, (name, own) in enumerate(values.items()):
+        draft = collection_draft(name, 8, first=100 * at)
+        draft.put("kind", [own[each % 2] for each in range(20)]).write(tmp_path / name)
+    what = "column 'kind' has no value that another party has: where they mean the same, write them alike"
+    found = {folder.name: [each.what for each in of_party] for folder, of_party in check_folders(tmp_path)[1].items()}
+    assert "".join(name for name, lines in found.items() if what in lines) == noted
+    note = PartyFolders(path=str(tmp_path)).load(seed=0).note
+    assert [f"Note: {name}: {what}" in note for name in values] == [name in noted for name in values]
+
+
 def test_unit_of_few_numbers_is_not_judged(tmp_path):
     found = check_folders(with_units(tmp_path, {"a": 1, "b": 100}, graphs=2))[1]
     assert not any("unit" in each.what for of_party in found.values() for each in of_party)

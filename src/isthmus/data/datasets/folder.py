@@ -11,7 +11,7 @@ import torch
 from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
 from isthmus.data.describe import note_on_splits
 from isthmus.data.folder.columns import Column, Totals
-from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, joined_totals, other_units, second_totals
+from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, second_totals, unlike_others
 from isthmus.data.folder.loading import accept, build_party, find_folders
 from isthmus.data.folder.reading import Contents, check_folder, outline
 from isthmus.data.folder.relations import DatabaseSettings, tables_with_moments
@@ -67,7 +67,7 @@ class PartyFolders(PartyData):
         seconds = yield first
         second = {name: add_totals([own[name] for own in seconds]) for name in columns}
         parties = yield second
-        note = " ".join(filter(None, (_rows(contents), note, *_notes_on_units(contents, columns, firsts, seconds))))
+        note = " ".join(filter(None, (_rows(contents), note, *_notes_on_columns(contents, columns, firsts, seconds))))
         labels = tuple(settings.labels or settings.tasks or ())
         known = Encoding(columns, {name: {**first[name], **second[name]} for name in columns}).to_dict()
         encoding = {**known, "molecules": settings.smiles and settings.smiles.features}
@@ -81,14 +81,13 @@ class PartyFolders(PartyData):
         return Pool(None, settings.outputs, parties=tuple(parties), encoding=encoding, **about)
 
 
-def _notes_on_units(
+def _notes_on_columns(
     contents: Sequence[Contents],
     columns: Mapping[str, Column],
     first: Sequence[Mapping[str, Totals]],
     second: Sequence[Mapping[str, Totals]],
 ) -> Iterator[str]:
-    lines = other_units(columns, joined_totals(first, second))
-    for party, own in zip(contents, lines, strict=True):
+    for party, own in zip(contents, unlike_others(columns, first, second), strict=True):
         yield from (f"Note: {party.settings.name}: {line}." for line in own)
 
 

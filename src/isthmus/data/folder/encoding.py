@@ -320,11 +320,41 @@ def second_totals(name: str, column: Column, contents: Contents, first: Totals) 
     return _over_blocks(name, column, contents, lambda own, table: column.second_totals(own, table, first))
 
 
-def joined_totals(
-    first: Sequence[Mapping[str, Totals]], second: Sequence[Mapping[str, Totals]]
-) -> list[dict[str, Totals]]:
-    """For each party the first and second totals of each column, together."""
-    return [{name: {**one[name], **two[name]} for name in one} for one, two in zip(first, second, strict=True)]
+def other_values(columns: Mapping[str, Column], first: Sequence[Mapping[str, Totals]]) -> list[list[str]]:
+    """For each party the columns of categories with several values, none of them another party's: a line for each.
+
+    Arguments:
+        first: for each party the first totals of each column.
+    """
+    lines: list[list[str]] = [[] for _ in first]
+    for name, column in columns.items():
+        if not isinstance(column, Category):
+            continue
+        values = {at: each[name]["ids"].unique() for at, each in enumerate(first) if "ids" in each[name]}
+        several = {at: own for at, own in values.items() if own.numel() > 1}
+        if len(several) < 2:
+            continue
+        known, holders = torch.unique(torch.cat(list(several.values())), return_counts=True)
+        for at, own in several.items():
+            if not bool(torch.isin(own, known[holders > 1]).any()):
+                what = f"column '{name}' has no value that another party has"
+                lines[at].append(f"{what}: where they mean the same, write them alike")
+    return lines
+
+
+def unlike_others(
+    columns: Mapping[str, Column], first: Sequence[Mapping[str, Totals]], second: Sequence[Mapping[str, Totals]]
+) -> list[list[str]]:
+    """For each party a line on each column that is unlike the other parties': its unit, or how its values are written.
+
+    Arguments:
+        first, second: for each party the totals of each column.
+    """
+    whole = [{name: {**one[name], **two[name]} for name in one} for one, two in zip(first, second, strict=True)]
+    return [
+        [*units, *values]
+        for units, values in zip(other_units(columns, whole), other_values(columns, first), strict=True)
+    ]
 
 
 def other_units(columns: Mapping[str, Column], totals: Sequence[Mapping[str, Totals]]) -> list[list[str]]:

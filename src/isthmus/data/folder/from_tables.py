@@ -292,6 +292,8 @@ def _tables(
                 what += ")" if near else f"; if it is a distance, 1 / {numbers[0]} in its place)"
             elif file == EDGES and source.graphs is None:
                 what += "; as features of edges they are read from --tables with --as-edges TABLE in place of --edges"
+                if NODES in tables and any(is_list(each.type) for each in tables[NODES].schema):
+                    what += ", which leaves lists out"
             notes.append(Problem(path.name, what, severe=False))
         weight = source.columns.get("weight", "weight")
         if file == EDGES and "weight" in used and words(weight) & DISTANCES:

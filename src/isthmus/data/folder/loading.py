@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from isthmus.data.folder.columns import Number
+from isthmus.data.folder.columns import Category, Number
 from isthmus.data.folder.database import Database
-from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, joined_totals, other_units, second_totals
+from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, second_totals, unlike_others
 from isthmus.data.folder.problems import Problem, at_rows, summarize_notes
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.data.folder.relations import relations
@@ -82,18 +82,19 @@ def check_folders(path: Path, hashing: Hashing = PLAIN) -> tuple[dict[Path, Cont
     """Return the contents of all usable party folders at a path, and the problems of each, also with the others."""
     contents, problems = _check_together([(folder, *check_folder(folder, hashing)) for folder in find_folders(path)])
     if not any(each.severe for found in problems.values() for each in found):
-        for folder, lines in zip(contents, _other_units(list(contents.values())), strict=True):
+        for folder, lines in zip(contents, _unlike_others(list(contents.values()), hashing), strict=True):
             problems[folder] += [Problem(FILE, line, severe=False) for line in lines]
     return contents, problems
 
 
-def _other_units(contents: Sequence[Contents]) -> list[list[str]]:
-    """As `other_units`, from the folders."""
-    columns = {name: each for name, each in contents[0].settings.feature_columns().items() if type(each) is Number}
-    first = [{name: first_totals(name, each, own, PLAIN) for name, each in columns.items()} for own in contents]
+def _unlike_others(contents: Sequence[Contents], hashing: Hashing) -> list[list[str]]:
+    """As `unlike_others`, from the folders."""
+    columns = contents[0].settings.feature_columns()
+    columns = {name: each for name, each in columns.items() if type(each) is Number or isinstance(each, Category)}
+    first = [{name: first_totals(name, each, own, hashing) for name, each in columns.items()} for own in contents]
     known = {name: add_totals([own[name] for own in first]) for name in columns}
     second = [{name: second_totals(name, columns[name], own, known[name]) for name in columns} for own in contents]
-    return other_units(columns, joined_totals(first, second))
+    return unlike_others(columns, first, second)
 
 
 def _check_together(
