@@ -88,16 +88,20 @@ def _absent_pairs(pool: Pool, ids: Tensor, links: Tensor, held: Tensor, generato
 
     If no link joins two parties that came with the data, no such pair does: a model could tell them apart by party.
     """
-    own = [_positions_of(ids, _ids_of(party)) for party in pool.parties or ()]
-    holder = torch.full((ids.numel(),), -1)
-    for party in reversed(range(len(own))):
-        holder[own[party]] = party
+    own, holder = _holders(pool.parties or (), ids)
     low, high = (holder[end] for end in _decode(links))
     if len(own) < 2 or bool((low != high).any()):
         return sample_non_links(ids.numel(), links, held.numel(), generator)
-    nothing = torch.empty(2, 0, dtype=torch.long)
-    whole = HeldOutLinks(pool, ids, links, nothing, nothing)
-    return _draw_non_links(_Assigned.of(held, holder, own), whole, holder, generator).sort().values
+    return _draw_non_links(_Assigned.of(held, holder, own), links, holder, generator).sort().values
+
+
+def _holders(parties: Sequence[Party], ids: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The positions in `ids` of each party's nodes, and of every node the first party that holds it, -1 for none."""
+    own = [_positions_of(ids, _ids_of(party)) for party in parties]
+    holder = torch.full((ids.numel(),), -1)
+    for party in reversed(range(len(own))):
+        holder[own[party]] = party
+    return own, holder
 
 
 def assign_pairs(parties: Sequence[Party], held: HeldOutLinks, *, train: float, seed: int) -> list[Party]:
@@ -111,17 +115,15 @@ def assign_pairs(parties: Sequence[Party], held: HeldOutLinks, *, train: float, 
     Arguments:
         train: share of the remaining links to train on.
     """
-    own = [_positions_of(held.ids, _ids_of(party)) for party in parties]
-    holder = torch.full((held.ids.numel(),), -1)
-    for party in reversed(range(len(own))):
-        holder[own[party]] = party
+    own, holder = _holders(parties, held.ids)
     removed = torch.cat([pairs[0, pairs[1] == 1] for pairs in (held.val, held.test)])
     generator = numpy_generator(seed, "training pairs")
     known = torch.cat([_links_of(party, held.ids) for party in parties]).unique()
     if bool(torch.isin(removed, known).any()):
         raise IsthmusError("a party has links that are held out: cut `HeldOutLinks.pool` instead of the full pool")
     links = _sample(known, round(train * known.numel()), generator)
-    absent = _draw_non_links(_Assigned.of(links, holder, own), held, holder, generator)
+    taken = torch.cat([held.links, held.val[0], held.test[0]]).unique()
+    absent = _draw_non_links(_Assigned.of(links, holder, own), taken, holder, generator)
     parts = [_with_labels(links, absent), held.val, held.test]
     codes, y = torch.cat(parts, dim=1)
     split = torch.arange(len(SPLITS)).repeat_interleave(torch.tensor([part.size(1) for part in parts]))
@@ -166,9 +168,8 @@ class _Assigned:
         return cls(first, second, party, across)
 
 
-def _draw_non_links(links: _Assigned, held: HeldOutLinks, holder: Tensor, generator: np.random.Generator) -> Tensor:
-    """Training pairs without an edge that are not in validation or testing."""
-    taken = torch.cat([held.links, held.val[0], held.test[0]]).unique()
+def _draw_non_links(links: _Assigned, taken: Tensor, holder: Tensor, generator: np.random.Generator) -> Tensor:
+    """As many pairs that are not taken as there are links within each party, and as there are links across."""
     low, high = _decode(taken)
     arriving = torch.bincount(high, minlength=holder.numel())  # pairs are sorted by their second node
     start = arriving.cumsum(0) - arriving
