@@ -288,7 +288,8 @@ class ScriptedErrors(Scripted):
         @action("total")
         def evaluate(self, request: Payload) -> Answer:
             squared = torch.tensor([float(self.method.val[request["round"] - 1])])
-            sums = {"entries": torch.ones(1, dtype=torch.long), "squared": squared, "absolute": squared.sqrt()}
+            labels = {"entries": torch.ones(1, 1, dtype=torch.long), "labels": squared[:, None].sqrt()}
+            sums = {**labels, "squares": squared[:, None], "squared": squared, "absolute": squared.sqrt()}
             return Answer({"val": sums, "test": sums})
 
 

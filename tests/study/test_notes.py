@@ -169,8 +169,11 @@ def test_numbers_that_are_far_away_are_told_and_so_is_who_is_no_better_than_one_
     results = isthmus.run(["fedavg", "majority"], parties, rounds=1)
     assert results.notes == [
         "labels are numbers of about 100, and models start near 0: divide them, in your tables, to be about 1",
-        "fedavg is no better than majority, one answer for all items, by RMSE",
+        "fedavg is no better than the mean label of the test items, whose RMSE is 0.433",
     ]
+    assert results_table(results, Console()).caption == "* no better than the mean label"
+    notes = isthmus.run(["fedavg", "majority"], parties, rounds=1, metric="mae").notes
+    assert "fedavg is no better than majority, one answer for all items, by MAE" in notes
 
 
 @pytest.mark.parametrize(

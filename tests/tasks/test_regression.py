@@ -53,6 +53,32 @@ def test_the_loss_is_a_mean_over_labelled_entries_and_nothing_for_a_party_withou
     torch.testing.assert_close(output.grad, torch.tensor([[2.0, 0.0], [-6.0, 2.0], [0.0, 0.0]]) / 3)
 
 
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_the_majority_score_is_that_of_each_tasks_mean_label(tasks):
+    step, task = make_step(tasks), GraphRegression(tasks=tasks)
+    known = ~step.y.isnan()
+    means = step.y.nanmean(0).expand_as(step.y)
+    counts = {name: count.sum(0) for name, count in task.counts(step).items()}
+    assert task.majority_score(counts) == pytest.approx(root_mean_squared_error(step.y[known], means[known]))
+    assert GraphRegression(tasks=tasks, metric="mae").majority_score(counts) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("labels", -2.0, ""),
+        ("labels", -9.0, "sums of labels do not fit those of their squares"),
+        ("labels", -1e200, "'labels' is too large"),
+        ("squares", -4.0, "'squares' is negative or not finite"),
+        ("absolute", 9.0, "sums of absolute errors do not fit those of their squares"),
+    ],
+)
+def test_sums_that_no_labels_can_have_are_refused(name, value, why):
+    step, task = Step(torch.zeros(1, 1), torch.full((1, 1), -2.0), (1,), torch.arange(1)), NodeRegression(tasks=1)
+    counts = {each: count.sum(0) for each, count in task.counts(step).items()}
+    assert task.counts_problem(counts | {name: torch.full_like(counts[name], value)}, labels=1) == why
+
+
 def test_no_labelled_entry_gives_no_metrics():
     step = Step(torch.zeros(2, 1), torch.full((2, 1), NAN), (2,), torch.arange(2))
     assert pooled(GraphRegression(tasks=1), step) == {}

@@ -41,7 +41,7 @@ from isthmus.tasks.metrics import METRICS, metric_of
 
 MAX_SETTINGS = 20
 """Settings that a table shows at most."""
-MAJORITY = "* no better than the majority class"
+MAJORITY = "* no better than {}"
 PARTY_MEAN = "party mean"
 """Head of the column with the mean over parties."""
 
@@ -207,7 +207,7 @@ def results_table(results: Results, console: Console) -> Table:
 
     The metric that judges the runs is pooled over the parties. Beside it stand the mean over parties, if it differs and
     there is room for it, and the worst party; other test metrics are left out then. A star marks a method that is no
-    better than the majority class.
+    better than one answer for all items, such as the majority class.
     """
     known = dict.fromkeys(name for run in results.runs for name in run.metrics)
     names = dict.fromkeys([*(run.metric for run in results.runs), *METRICS])
@@ -255,7 +255,7 @@ def _results_table(results: Results, columns: Sequence[tuple[str, Sequence[str]]
         cells = [column[at] for _, column in columns]
         table.add_row(f"{method} *" if marked else method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
         if marked:
-            table.caption, table.caption_justify = MAJORITY, "left"
+            table.caption, table.caption_justify = MAJORITY.format(metric_of(runs[0].metric).one_answer), "left"
     return table
 
 
@@ -274,7 +274,7 @@ def search_table(results: Results, search: Search, console: Console) -> Table:
         runs = [run for run in results.runs if each.chosen and run.method == each.label]
         own = [run.metrics for run in runs]
         marked = is_majority(runs)
-        captions += [MAJORITY] if marked else []
+        captions += [MAJORITY.format(metric_of(runs[0].metric).one_answer)] if marked else []
         cells = (
             wording.validation(search.metric, each.mean, each.std, each.seeds, each.pruned),
             *(_cell(test, [metrics[test] for metrics in own if test in metrics]) for test in tests),

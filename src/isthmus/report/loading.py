@@ -304,11 +304,11 @@ class Findings:
 
     def remark(self, method: str) -> str:
         """What a reader must know of a method beside its name; empty for most."""
-        majority = "no better than the majority class" if self.is_majority(method) else ""
-        return "; ".join(filter(None, (self.reference(method), majority)))
+        one = metric_of(self.runs_of(method)[0].metric).one_answer if self.is_majority(method) else ""
+        return "; ".join(filter(None, (self.reference(method), one and f"no better than {one}")))
 
     def is_majority(self, method: str) -> bool:
-        """Whether a method proper is no better than the majority class, by the mean of the metric that judges it."""
+        """Whether a method proper is no better than one answer for all, by the mean of the metric that judges it."""
         runs = self.runs_of(method)
         pairs = [(run.metrics.get(f"test_{run.metric}"), run.majority_score) for run in runs]
         return bool(runs) and self.about[method].role != "constant" and metric_of(runs[0].metric).no_better(pairs)

@@ -49,6 +49,8 @@ _EVALUATED = {
     "scores": "counts of scores",
     "loss": "losses",
     "entries": "numbers of labels",
+    "labels": "sums of labels",
+    "squares": "sums of squared labels",
     "squared": "squared errors",
     "absolute": "absolute errors",
     "areas": "areas under curves",

@@ -60,8 +60,8 @@ class RunResult:
         models: of the chosen round, `{"shared": weights, "groups": {group: weights}, "parties": {party: weights}}`; a
             federation's parties keep theirs. Where models need more to predict, such as prototypes, it is `context`.
         groups: by name, the parties that share a model.
-        majority_score: the value that `metric` has on the test items if all get the most frequent class; none for a
-            task without classes.
+        majority_score: the value that `metric` has on the test items if all get the most frequent class, or their mean
+            label; None where one answer for all means nothing, or its value does not follow from sums.
         metric, select_by: the metric that judges the run, and the one that chose its round.
         by_label: of each class, or of each of several tasks, figures of the test items in the chosen round.
         privacy: the noise that parties added and the privacy it spends, see `Account`; empty without noise.

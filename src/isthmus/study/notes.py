@@ -238,7 +238,7 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     own = {method.label: [run for run in runs if run.method == method.label] for method in methods}
     for name in (method.label for method in methods if method.role != "constant" and is_majority(own[method.label])):
         value = metric.shown(fmean(run.majority_score for run in own[name] if run.majority_score is not None), " %")
-        notes.append(f"{name} is no better than the majority class of the test items, whose {metric.title} is {value}")
+        notes.append(f"{name} is no better than {metric.one_answer} of the test items, whose {metric.title} is {value}")
     for answer in (method.label for method in methods if method.role == "constant"):
         for name in (method.label for method in methods if method.role != "constant"):
             pairs = [
@@ -303,6 +303,6 @@ def _best(methods: Sequence[Method], runs: Sequence[RunResult], metric: str, rol
 
 
 def is_majority(runs: Sequence[RunResult]) -> bool:
-    """Whether some runs are no better than the majority class, by the mean of the metric that judges them."""
+    """Whether some runs are no better than one answer for all items, by the mean of the metric that judges them."""
     pairs = [(run.metrics.get(f"test_{run.metric}"), run.majority_score) for run in runs]
     return bool(runs) and metric_of(runs[0].metric).no_better(pairs)

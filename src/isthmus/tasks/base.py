@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field, field_validator
@@ -23,6 +23,14 @@ from isthmus.tasks.metrics import metric_of, suggest_metric
 
 LARGEST_SUM = 1e100
 """No sum of losses or errors is larger: sums over any number of parties stay finite."""
+
+
+class CountForm(NamedTuple):
+    """What counts of a name look like: whole numbers or sums, their shape, and whether they may be negative."""
+
+    whole: bool
+    shape: tuple[int, ...]
+    signed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,8 +192,8 @@ class Task(Registered):
     def counts(self, step: Step) -> dict[str, Tensor]:
         """Counts and sums of each party, `[parties, ...]`, from which `metrics` follow."""
 
-    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
-        """By count whether it is of whole numbers, and its shape; a task that does not say gets no checks."""
+    def count_forms(self) -> dict[str, CountForm]:
+        """What the counts look like, by name; a task that does not say gets no checks."""
         return {}
 
     def counts_problem(self, counts: Any, labels: int, parties: int = 1) -> str:
@@ -200,13 +208,13 @@ class Task(Registered):
             return ""
         if not isinstance(counts, Mapping) or counts.keys() != forms.keys():
             return f"there are other counts than {', '.join(forms)}"
-        for name, (whole, shape) in forms.items():
+        for name, (whole, shape, signed) in forms.items():
             value = counts[name]
             if not isinstance(value, Tensor) or tuple(value.shape) != shape or value.is_floating_point() == whole:
                 return f"'{name}' is not {'whole' if whole else 'real'} numbers {list(shape)}"
-            if not bool((value >= 0).all()) or not bool(torch.isfinite(value).all()):
+            if not bool(torch.isfinite(value).all()) or not (signed or bool((value >= 0).all())):
                 return f"'{name}' is negative or not finite"
-            if not whole and bool((value > LARGEST_SUM).any()):
+            if not whole and bool((value.abs() > LARGEST_SUM).any()):
                 return f"'{name}' is too large"
             if whole and bool((value > max(labels, parties)).any()):
                 return f"'{name}' counts more than the {labels} labels that were introduced"
@@ -233,13 +241,13 @@ class Task(Registered):
     def majority_score(self, counts: Mapping[str, Any]) -> float | None:
         """The value that `judged_by` would have with the same answer for every item, the most frequent one.
 
-        None for a task without classes, and where the items do not give the metric.
+        None for a task without answers of its own, and where the counts do not give the metric.
         """
         same = self.same_answer(counts)
         return None if same is None else self.metrics(same).get(self.judged_by)
 
     def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What the counts of the same items would be if each got the most frequent answer, with its share as score."""
+        """What the counts of the same items would be if all got one answer: a class with its share as score, a mean."""
         return None
 
     def score(self, metrics: Mapping[str, float]) -> float | None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from isthmus.data import rows
 from isthmus.data.level import Level
 from isthmus.errors import IsthmusError, did_you_mean
-from isthmus.tasks.base import Step, Task, names_of
+from isthmus.tasks.base import CountForm, Step, Task, names_of
 from isthmus.tasks.ranking import (
     ALERTS,
     BINS,
@@ -213,10 +213,10 @@ class Classification(Classes):
             counts["scores"] = count_scores(odds, y, torch.ones_like(y, dtype=torch.bool), step.sizes)
         return counts
 
-    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
+    def count_forms(self) -> dict[str, CountForm]:
         ranked = 1 if self.classes == 2 else self.classes
-        scores = {"scores": (True, (ranked, 2, BINS))} if self.ranks else {}
-        return {"confusion": (True, (self.classes, self.classes)), "loss": (False, ())} | scores
+        scores = {"scores": CountForm(True, (ranked, 2, BINS))} if self.ranks else {}
+        return {"confusion": CountForm(True, (self.classes, self.classes)), "loss": CountForm(False, ())} | scores
 
     def counts_problem(self, counts: Any, labels: int, parties: int = 1) -> str:
         if why := super().counts_problem(counts, labels, parties):

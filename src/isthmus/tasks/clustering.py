@@ -19,7 +19,7 @@ from isthmus.data.level import Level
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Encoder
-from isthmus.tasks.base import Step
+from isthmus.tasks.base import CountForm, Step
 from isthmus.tasks.classification import Classes
 from isthmus.tasks.coordinates import tsne
 
@@ -172,9 +172,14 @@ class GraphClustering(Classes):
             predicted = cross_val_predict(model, z, y, cv=split)
         return len(y), int((predicted == y).sum())
 
-    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
+    def count_forms(self) -> dict[str, CountForm]:
         confusion = (self.classes, self.classes)
-        return {"parties": (True, ()), "confusion": (True, confusion), "probed": (True, ()), "hit": (True, ())}
+        return {
+            "parties": CountForm(True, ()),
+            "confusion": CountForm(True, confusion),
+            "probed": CountForm(True, ()),
+            "hit": CountForm(True, ()),
+        }
 
     def counts_problem(self, counts: Any, labels: int, parties: int = 1) -> str:
         if why := super().counts_problem(counts, labels, parties):

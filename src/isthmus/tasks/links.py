@@ -13,7 +13,7 @@ from isthmus.data.pairs import assign_pairs, hold_out_links
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool, Share
 from isthmus.errors import IsthmusError
-from isthmus.tasks.base import Step, Task
+from isthmus.tasks.base import CountForm, Step, Task
 from isthmus.tasks.multilabel import MultiLabel
 from isthmus.tasks.ranking import areas
 
@@ -68,8 +68,8 @@ class LinkPrediction(Task):
         auc = areas(counts["scores"]).squeeze(1)
         return counts | {"areas": auc.nan_to_num(), "parties": (~auc.isnan()).long()}
 
-    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
-        return _SCORES.count_forms() | {"areas": (False, ()), "parties": (True, ())}
+    def count_forms(self) -> dict[str, CountForm]:
+        return _SCORES.count_forms() | {"areas": CountForm(False, ()), "parties": CountForm(True, ())}
 
     def counts_problem(self, counts: Any, labels: int, parties: int = 1) -> str:
         if why := super().counts_problem(counts, labels, parties):

@@ -20,6 +20,7 @@ class Metric:
         smaller_is_better: whether less is better.
         percent: it is a share, shown in percent with one digit after the point; others have three significant digits.
         aliases: what others call it, in small letters without other signs.
+        one_answer: what a model must beat: the answer that is best by this metric if all items get the same.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Metric:
     smaller_is_better: bool = False
     percent: bool = False
     aliases: tuple[str, ...] = ()
+    one_answer: str = "the majority class"
 
     def shown(self, value: float, unit: str = "") -> str:
         """A value for people; `unit` stands after a percentage.
@@ -52,7 +54,7 @@ METRICS = {
     for metric in (
         Metric("roc_auc", "ROC AUC", percent=True, aliases=("auc", "auroc", "rocauc")),
         Metric("auc", "AUC", percent=True),
-        Metric("rmse", "RMSE", smaller_is_better=True, aliases=("mse",)),
+        Metric("rmse", "RMSE", smaller_is_better=True, aliases=("mse",), one_answer="the mean label"),
         Metric("accuracy", "accuracy", percent=True, aliases=("acc",)),
         Metric("macro_f1", "macro F1", percent=True, aliases=("f1", "f1macro", "f1score")),
         Metric("balanced_accuracy", "balanced accuracy", percent=True, aliases=("bacc", "bac")),
@@ -66,7 +68,7 @@ METRICS = {
         Metric("nmi", "NMI"),
         Metric("ari", "ARI"),
         Metric("probe_accuracy", "probe accuracy", percent=True),
-        Metric("loss", "loss", smaller_is_better=True),
+        Metric("loss", "loss", smaller_is_better=True, one_answer="one answer for all"),
         Metric("recall", "recall", percent=True),
         Metric("precision", "precision", percent=True),
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from isthmus.data.level import Level
-from isthmus.tasks.base import MultiTask, Step, names_of
+from isthmus.tasks.base import CountForm, MultiTask, Step, names_of
 from isthmus.tasks.ranking import BINS, areas, count_scores, ranking_metrics
 
 
@@ -50,8 +50,8 @@ class MultiLabel(MultiTask):
         losses = self.entry_loss(step.output, y).masked_fill(~known, 0.0).cpu()  # some devices have no doubles
         return {"scores": counts, "loss": step.sum(losses.double().sum(1))}
 
-    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
-        return {"scores": (True, (self.tasks, 2, BINS)), "loss": (False, ())}
+    def count_forms(self) -> dict[str, CountForm]:
+        return {"scores": CountForm(True, (self.tasks, 2, BINS)), "loss": CountForm(False, ())}
 
     def count(self, counts: Mapping[str, Any]) -> float:
         return float(counts["scores"].sum())

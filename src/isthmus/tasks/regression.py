@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from isthmus.data.level import Level
-from isthmus.tasks.base import MultiTask, Step, names_of
+from isthmus.tasks.base import CountForm, MultiTask, Step, names_of
 
 ROUNDING = 1e-6
 """Share by which sums of errors may differ: masked ones are rounded."""
@@ -40,31 +40,52 @@ class Regression(MultiTask):
         return {f"prediction.{name}": column for name, column in zip(names, output.t().numpy(), strict=True)}
 
     def counts(self, step: Step) -> dict[str, Tensor]:
-        """The number of labelled `entries`, and the sums of their `squared` and `absolute` errors."""
+        """Sums of `squared` and `absolute` errors; of each task the `entries` with a label, and sums of labels."""
         y, known = self.labels(step)
-        error = (step.output - y).masked_fill(~known, 0.0).cpu().double()  # some devices have no doubles
-        sums = {"squared": error.square(), "absolute": error.abs()}
-        return {"entries": step.sum(known.sum(1))} | {name: step.sum(errors.sum(1)) for name, errors in sums.items()}
+        y, error = (
+            each.masked_fill(~known, 0.0).cpu().double() for each in (y, step.output - y)
+        )  # some have no doubles
+        of_all = {"squared": error.square().sum(1), "absolute": error.abs().sum(1)}
+        of_each = {"entries": known.long(), "labels": y, "squares": y.square()}
+        return {name: step.sum(values) for name, values in (of_all | of_each).items()}
 
-    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
-        return {"entries": (True, ()), "squared": (False, ()), "absolute": (False, ())}
+    def count_forms(self) -> dict[str, CountForm]:
+        each = (self.tasks,)
+        labels = {"labels": CountForm(False, each, signed=True), "squares": CountForm(False, each)}
+        errors = {"squared": CountForm(False, ()), "absolute": CountForm(False, ())}
+        return errors | {"entries": CountForm(True, each)} | labels
 
     def counts_problem(self, counts: Any, labels: int, parties: int = 1) -> str:
         if why := super().counts_problem(counts, labels, parties):
             return why
-        entries, squared, absolute = (float(counts[name]) for name in ("entries", "squared", "absolute"))
-        most = math.sqrt(entries) * math.sqrt(squared)  # by the inequality of Cauchy and Schwarz
-        return "" if absolute <= most * (1 + ROUNDING) + ROUNDING else "absolute errors do not fit the squared ones"
+        sums = {name: value.cpu().double() for name, value in counts.items()}
+        entries = sums["entries"]
+        pairs = {
+            "absolute errors": (sums["absolute"], entries.sum(), sums["squared"]),
+            "labels": (sums["labels"].abs(), entries, sums["squares"]),
+        }
+        for what, (first, number, squares) in pairs.items():
+            most = number.sqrt() * squares.sqrt()  # by the inequality of Cauchy and Schwarz
+            if bool((first > most * (1 + ROUNDING) + ROUNDING).any()):
+                return f"sums of {what} do not fit those of their squares"
+        return ""
 
     def count(self, counts: Mapping[str, Any]) -> float:
-        return float(counts["entries"])
+        return float(counts["entries"].sum())
 
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
-        entries = float(counts["entries"])
+        entries = self.count(counts)
         if entries == 0:
             return {}
         squared = float(counts["squared"]) / entries
-        return {"rmse": math.sqrt(squared), "mae": float(counts["absolute"]) / entries, "loss": squared}
+        absolute = {"mae": float(counts["absolute"]) / entries} if "absolute" in counts else {}
+        return {"rmse": math.sqrt(squared), **absolute, "loss": squared}
+
+    def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Each task's mean label for all items; its absolute errors do not follow from sums."""
+        entries, labels, squares = (counts[name].cpu().double() for name in ("entries", "labels", "squares"))
+        errors = squares - labels.square() / entries.clamp(min=1)
+        return {"entries": entries, "squared": errors.clamp(min=0).sum()}
 
 
 class NodeRegression(Regression):

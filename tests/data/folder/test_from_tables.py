@@ -428,6 +428,25 @@ def test_labels_outside_the_list_of_the_other_party_are_refused(tmp_path, source
     )
 
 
+@pytest.mark.parametrize(
+    ("changed", "due"),
+    [
+        (
+            {"risk": ["low", None] * (COUNT // 2)},
+            "its labels are numbers from 0 to 1, and column 'risk' holds texts, such",
+        ),
+        (
+            {"risk": [0, 1] * (COUNT // 2), "owner": ["x"] * COUNT},
+            " has no column 'owner': leave it out with --ignore own",
+        ),
+    ],
+)
+def test_what_another_party_has_no_place_for_is_said_of_the_tables(tmp_path, source, changed, due):
+    create(tmp_path / "first", source(accounts(risk=[0, 1] * (COUNT // 2)), transfers()))
+    with pytest.raises(IsthmusError, match=f"^--like .*first.*{due}"):
+        create_folder(tmp_path / "second", source(accounts(**changed), transfers(), like=tmp_path / "first"))
+
+
 def test_numeric_labels_are_names_if_the_other_party_says_so(tmp_path, source):
     columns = {"balance": {"kind": "number"}, "sector": {"kind": "category"}}
     graph_draft().with_settings(labels=["2", "1"], columns=columns).write(tmp_path / "first")

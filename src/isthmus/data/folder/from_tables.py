@@ -187,6 +187,10 @@ def _create(
     tables = _with_ids_of_one_type(tables)
     words, more = _add_features(tables, given, like.get("columns", {}))
     notes += more
+    if like:
+        for own in tables.values():
+            _check_like(own, given, like, errors)
+        errors.check()
     shared, more = (like, []) if like else _shared_settings(tables, given, words)
     notes += more
     inside = is_pattern(given)
@@ -552,6 +556,25 @@ def _like(source: SourceTables) -> dict[str, Any]:
     taken = {"labels", "classes", "tasks", "columns"} | ({"ids"} if source.ids is None else set())
     shared = other.model_dump(include=taken, exclude_unset=True)
     return {**shared, "smiles": None if other.smiles is None else {"features": other.smiles.features}}
+
+
+def _check_like(tables: Mapping[str, Any], source: SourceTables, like: Mapping[str, Any], errors: Errors) -> None:
+    """Add to the errors what columns of tables the other party's settings leave no place for."""
+    nodes, other = tables.get(NODES), {*RESERVED, *like.get("tasks", ()), *like.get("columns", ())}
+    if nodes is not None and source.smiles is None:
+        for name in nodes.column_names:
+            if name not in other and name not in column_parts(nodes):
+                errors.found.append(
+                    _error(f"--like {source.like} has no column '{name}': leave it out with --ignore {name}")
+                )
+    if "classes" in like:
+        for table in tables.values():
+            values = blank_to_null(table.column("label")).drop_null() if "label" in table.column_names else None
+            if values is not None and is_text(values.type) and len(values):
+                what = f"its labels are numbers from 0 to {like['classes'] - 1}"
+                shown = source.columns.get("label", "label")
+                why = f"column '{shown}' holds texts, such as '{values[0]}': write them as it does"
+                errors.found.append(_error(f"--like {source.like}: {what}, and {why}"))
 
 
 def _content(settings: PartyFile) -> str:
