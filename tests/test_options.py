@@ -168,7 +168,7 @@ def test_description_lists_nested_options_with_the_defaults_of_their_owner() -> 
 def test_options_that_are_wrong_in_python_are_one_line() -> None:
     with pytest.raises(IsthmusError, match=r"^data set 'banks': option 'nodes' is -1: give at least 1"):
         DataSet.named("banks")(nodes=-1)
-    with pytest.raises(IsthmusError, match=r"^data set 'tu': option 'title' is required$"):
+    with pytest.raises(IsthmusError, match=r"^data set 'tu': option 'title' is required: the set's name in the"):
         DataSet.named("tu")()
     with pytest.raises(IsthmusError, match=r"^method 'fedavg': unknown option 'local\.lrr'"):
         Method.named("fedavg")(local={"lrr": 1})

@@ -22,6 +22,7 @@ def test_a_folder_gives_what_the_study_gave(tmp_path: Path) -> None:
     assert saved.summary() == given.summary()
     assert saved.frame().equals(given.frame())
     history = saved.history()
+    assert given.history().equals(history)
     assert list(history.columns) == ["method", "seed", "round", "metric", "value"]
     assert len(history) == sum(len(run.history) for run in given.runs)
     assert (saved.study["seeds"], saved.notes) == ([0, 1], given.notes)

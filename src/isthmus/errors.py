@@ -211,10 +211,10 @@ def path_of(value: Any, what: str) -> Path:
 
 
 def similar_path(path: Path) -> str:
-    """Return ": did you mean 'there'?" if a path is not there, but one of a similar name is; else an empty text."""
+    """Return ": did you mean 'there'?" if a folder is not there, but one of a similar name is; else an empty text."""
     if path.exists() or not path.parent.is_dir():
         return ""
-    names = [each.name for each in path.parent.iterdir()]
+    names = [each.name for each in path.parent.iterdir() if each.is_dir()]
     close = did_you_mean(path.name, names)
     found = next((name for name in names if close == f"did you mean '{name}'?"), None)
     return f": did you mean '{path.parent / found}'?" if found else ""

@@ -326,20 +326,22 @@ def _kinds(annotation: Any) -> list[Any]:
 
 def _message(cls: type[BaseModel], key: str, errors: Sequence[ErrorDetails], where: str) -> str:
     error = errors[0]
+    *groups, option = key.split(".")
+    owner: Any = cls
+    for part in groups:
+        field = getattr(owner, "model_fields", {}).get(part)
+        kinds = _kinds(field.annotation) if field else []
+        owner = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
     if error["type"] == "extra_forbidden":
-        *groups, _ = key.split(".")
-        owner: Any = cls
-        for part in groups:
-            field = getattr(owner, "model_fields", {}).get(part)
-            kinds = _kinds(field.annotation) if field else []
-            owner = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
         own = [] if owner is None else option_paths([owner], "".join(f"{part}." for part in groups))
         return f"{where}: unknown option '{key}': {suggest_option(key, [*own, *option_paths([cls])])}"
     if error["type"] == "missing":
         name, _, last = key.rpartition(".")
         if last.isdecimal():
             return f"{where}: option '{name}' is {_shortened(error['input'])}: give more values"
-        return f"{where}: option '{key}' is required"
+        known = option in getattr(owner, "model_fields", {})
+        what = " ".join(_docstring(owner, option).split()).partition(". ")[0].rstrip(".") if known else ""
+        return f"{where}: option '{key}' is required" + (f": {what[0].lower()}{what[1:]}" if what else "")
     why = " or ".join(dict.fromkeys(remedy(each) for each in errors)).replace(" or give ", ", or ")
     if error["type"] == "value_error" and isinstance(
         error["input"], Mapping | BaseModel

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from command_line import Isthmus
+from isthmus import options
 from isthmus.cli.listing import (
     AUDITS,
     DATA_SETS,
@@ -50,6 +51,7 @@ def test_a_method_of_the_users_own_is_listed() -> None:
 
     assert summaries(METHODS)["listed-mine"] == "My method."
     Mine.name = ""  # takes it off the registry again
+    options._by_name.cache_clear()
 
 
 def test_lists_and_help_import_no_torch() -> None:

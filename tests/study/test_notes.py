@@ -262,7 +262,8 @@ def test_a_split_without_a_rare_class_is_a_note() -> None:
     (note,) = notes(parties({"north": [0, 4, 8], "south": [0, 4], "east": [0, 1], "west": [0, 8], "far": []}))
     assert note == (
         "'class 1' has no validation item of east, west and no test item of south, "
-        "east: what is said of it rests on the other parties; larger shares for validation and test (--split) may help"
+        "east: what is said of it rests on the other parties; larger shares for validation and test (--split, or "
+        "the tables' own column) may help"
     )
     assert notes(parties({"north": [0, 4, 8], "south": [1, 5, 9]})) == []
     (alone,) = notes(parties({"north": [0, 1, 2], "far": []}))

@@ -137,7 +137,7 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription, known: int | No
             rests = "what is said of it rests on the other parties" if tested else "no score says anything of it"
             notes.append(
                 f"'{cut.label(at)}' {share}has {' and '.join(lacks)}: {rests}; "
-                "larger shares for validation and test (--split) may help"
+                "larger shares for validation and test (--split, or the tables' own column) may help"
             )
     return notes
 

@@ -129,6 +129,12 @@ class Results:
         rows = [{**{key: getattr(run, key) for key in keys}, **run.metrics} for run in self.runs]
         return result_files.data_frame(rows)
 
+    def history(self) -> Any:
+        """A pandas data frame with a row per evaluated round and metric: method, seed, round, metric, value."""
+        names = ("method", "seed", "round", "metric", "value")
+        rows = [(run.method, run.seed, *each) for run in self.runs for each in run.history]
+        return result_files.data_frame([dict(zip(names, row, strict=True)) for row in rows])
+
     def to_dict(self) -> dict[str, Any]:
         """`{"runs": [...], "summary": [...], "cuts": [...]}`; cuts with equal descriptions are one entry."""
         cuts: dict[CutDescription, list[int]] = {}

@@ -75,7 +75,7 @@ def test_settings_are_read(tmp_path):
         ({"nme": "x"}, "unknown option 'nme': did you mean 'name'?"),
         ({"columns": {"x": {"kind": "numbr"}}}, "columns.x: unknown kind of column 'numbr': did you mean 'number'?"),
         ({"columns": {"age": {}}}, "columns.age: set 'kind' to one of bag, category, date, number, vector"),
-        ({"columns": {"age": {"kind": "bag"}}}, "columns.age: option 'width' is required"),
+        ({"columns": {"age": {"kind": "bag"}}}, "columns.age: option 'width' is required: length of the whole list"),
         ({"columns": {"id": {"kind": "number"}}}, "columns.id: 'id' has another meaning: rename it"),
         (
             {"columns": {"age": {"kind": "number"}}, "ignore": ["age"]},
