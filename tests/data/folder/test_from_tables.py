@@ -321,6 +321,22 @@ def test_nodes_of_graphs_may_be_the_ends_of_edges(tmp_path, source):
     assert set(contents.settings.columns) == {"degree"}
 
 
+@pytest.mark.parametrize("number", [str, int])
+def test_each_graph_may_number_its_nodes_anew(tmp_path, source, number):
+    wires = {
+        "circuit": list("aabbb"),
+        **{end: [*map(number, ids)] for end, ids in {"pin": "01012", "other": "12120"}.items()},
+    }
+    contents, problems = create(tmp_path / "lab", source(None, wires, CIRCUITS, **WIRED))
+    assert contents.batch.bincount().tolist() == [3, 3]
+    ids = parquet.read_table(tmp_path / "lab" / NODES).column("id").to_pylist()
+    assert set(ids) == {f"{graph}/{pin}" for graph in "ab" for pin in "012"}
+    due = "ids stand in several graphs, such as '0', so each graph has nodes of its own: 'a/0'"
+    assert [due in problem for problem in problems] == [True]
+    other, _ = create(tmp_path / "other", source(None, WIRES, CIRCUITS, **WIRED))
+    assert contents.edge_index.equal(other.edge_index)
+
+
 @pytest.mark.parametrize(
     ("wires", "circuits", "options", "due"),
     [
@@ -330,7 +346,6 @@ def test_nodes_of_graphs_may_be_the_ends_of_edges(tmp_path, source):
             {},
             "graphs without an edge in edges.* have no node: c",
         ),
-        ({"circuit": list("aabba")}, {}, {}, "nodes stand in several graphs, such as 'b0': give each graph ids"),
         ({"circuit": None}, {}, {}, "has no column 'circuit': it has pin, other"),
         (
             {"pin": None},
@@ -340,7 +355,7 @@ def test_nodes_of_graphs_may_be_the_ends_of_edges(tmp_path, source):
         ),
         ({}, {}, {"degrees": False}, "the nodes have no feature column: .* their degrees with --features degree"),
     ],
-    ids=["no edge", "two graphs", "no graph", "no source", "no features"],
+    ids=["no edge", "no graph", "no source", "no features"],
 )
 def test_edges_that_make_no_nodes_are_refused(tmp_path, source, wires, circuits, options, due):
     edges = {name: values for name, values in {**WIRES, **wires}.items() if values is not None}

@@ -306,12 +306,16 @@ def _tables(
         tables[file] = table.select(used)
     errors.check()
     if from_edges:
-        tables[NODES], tables[EDGES] = _nodes_of_edges(tables, source)
+        tables[NODES], tables[EDGES], more = _nodes_of_edges(tables, source)
+        notes += more
     return tables, notes
 
 
-def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[Any, Any]:
-    """Return the ends of the edges as a table of nodes, and the edges without the column of graphs."""
+def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[Any, Any, list[Problem]]:
+    """Return the ends of the edges as a table of nodes, the edges without the column of graphs, and notes.
+
+    A node is in one graph: if an id stands in several, each graph has a numbering of its own.
+    """
     edges, graphs = tables[EDGES], tables[GRAPHS]
     assert source.edges is not None
     assert source.graphs is not None
@@ -330,11 +334,14 @@ def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[An
     nodes = nodes.group_by(["graph", "id"], use_threads=False).aggregate([])
     counts = pc.value_counts(nodes.column("id"))
     twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+    notes = []
     if len(twice):
-        raise _error(
-            f"{source.edges}: nodes stand in several graphs, such as '{twice[0]}': give each graph ids of its own, "
-            "such as its id and the node's"
-        )
+        for end in ("source", "target"):
+            edges = edges.set_column(edges.column_names.index(end), end, _within_graphs(known["graph"], known[end]))
+        within = _within_graphs(nodes.column("graph"), nodes.column("id"))
+        nodes = nodes.set_column(nodes.column_names.index("id"), "id", within)
+        what = f"ids stand in several graphs, such as '{twice[0]}', so each graph has nodes of its own: '{within[0]}'"
+        notes.append(Problem(source.edges.name, what, severe=False))
     ids = to_texts(graphs.column("id"))
     lack = ids.filter(pc.invert(pc.is_in(ids, to_texts(nodes.column("graph"))))).drop_null()
     if len(lack):
@@ -342,7 +349,12 @@ def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[An
             f"{source.graphs}: graphs without an edge in {source.edges.name} have no node: "
             f"{join_names(lack.to_pylist())}: remove them, or give all nodes with --nodes"
         )
-    return nodes, edges.drop_columns(["graph"])
+    return nodes, edges.drop_columns(["graph"]), notes
+
+
+def _within_graphs(graphs: Any, ids: Any) -> Any:
+    """Return ids that count anew in each graph, with the graph's id before them."""
+    return pc.binary_join_element_wise(to_texts(graphs), to_texts(ids), "/")
 
 
 def _renamed(table: Any, path: Path, source: SourceTables, roles: Mapping[str, str], errors: Errors) -> Any:
