@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -163,8 +165,9 @@ def test_payments_between_the_same_accounts_stay_apart_when_pooled() -> None:
     graph["account", "pays", "account"].edge_index = torch.tensor([[0, 0, 0], [1, 1, 1]])
     graph["account", "pays", "account"].edge_attr = torch.tensor([[1.0], [2.0], [1.0]])
     party = Party.of_graph("a", graph, ids=torch.arange(7))
-    pays = pool_parties([party]).typed()["account", "pays", "account"]
-    assert pays.edge_attr.flatten().tolist() == [1.0, 2.0]  # repeated edges count once, different ones do not
+    for parties in ([party], [party, replace(party, name="b")]):  # what both hold counts once, as often as at each
+        pays = pool_parties(parties).typed()["account", "pays", "account"]
+        assert pays.edge_attr.flatten().tolist() == [1.0, 1.0, 2.0]
 
 
 def test_an_outline_has_the_widths_and_the_schema() -> None:

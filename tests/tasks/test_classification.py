@@ -370,3 +370,9 @@ def test_a_threshold_of_another_machine_is_taken_where_one_is_to_be_chosen() -> 
     for other in (NodeClassification(classes=2, threshold=0.4), NodeRegression(tasks=1)):
         with pytest.raises(IsthmusError, match=r"leaves n.* to choose"):
             other.with_threshold(0.25)
+
+
+def test_scores_of_very_sure_models_still_rank() -> None:
+    logits = torch.tensor([[0.0, 20.0], [0.0, 21.0], [0.0, 22.0]])
+    scores = NodeClassification(classes=2).predictions(logits, ["no", "yes"])["score.yes"]
+    assert scores[0] < scores[1] < scores[2] < 1

@@ -886,12 +886,12 @@ def _listed(columns: Tensor | None) -> list[int]:
 def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     """All parties' data as one party: the upper bound that federated learning cannot use.
 
-    Nodes with the same id become one node, border edges become edges, and repeated edges count once. A node is in the
-    training split if any of its parties has it there, else in validation if any has, else in testing. Pairs of all
-    parties follow each other, without those with a node that no party holds. So do labelled edges, and whole graphs;
-    these keep their ids if they differ. A node has the label that the first of its holders has that knows one, and the
-    features of the holder that knows most of them: in most columns it has another value than 0. Of several such holders
-    it is the first.
+    Nodes with the same id become one node, and border edges become edges. An edge that several parties hold counts as
+    often as at the one that repeats it most. A node is in the training split if any of its parties has it there, else
+    in validation if any has, else in testing. Pairs of all parties follow each other, without those with a node that no
+    party holds. So do labelled edges, and whole graphs; these keep their ids if they differ. A node
+    has the label that the first of its holders has that knows one, and the features of the holder that knows most of
+    them: in most columns it has another value than 0. Of several such holders it is the first.
     """
     check_compatible(parties)
     cohort = Cohort(tuple(parties))
@@ -914,8 +914,9 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     known, where = torch.unique(ids, return_inverse=True)
     first = torch.full((known.numel(),), ids.numel()).scatter_reduce(0, where, torch.arange(ids.numel()), "amin")
     edges, columns = [where[cohort.block.edge_index]], [cohort.block.per_edge]
+    holders = [torch.full((party.edges,), at) for at, party in enumerate(parties)]
     start = 0
-    for party in parties:
+    for number, party in enumerate(parties):
         if party.border is not None and len(party.border):
             border = party.border
             outer = torch.searchsorted(known, border.outer)
@@ -924,10 +925,11 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
             ends = ends if border.leaving is None else torch.where(border.leaving, ends.flip(0), ends)
             edges.append(ends[:, inside])
             columns.append({key: column[inside] for key, column in border.per_edge.items()})
+            holders.append(torch.full((edges[-1].size(1),), number))
         start += party.nodes
     per_edge = concat_per_edge(columns, [edge.size(1) for edge in edges])
     edge_index = torch.cat(edges, dim=1)
-    at = _unique_edges(edge_index, known.numel(), per_edge)
+    at = _unique_edges(edge_index, known.numel(), per_edge, torch.cat(holders))
     graph = Data(x=rows.take(cohort.block.x, _fullest(cohort.block.x, where, first)), edge_index=edge_index[:, at])
     graph.update({key: column[at] for key, column in per_edge.items()})
     if cohort.block.node_type is not None:
@@ -1088,8 +1090,8 @@ def _check_edges(party: Party) -> None:
             raise IsthmusError(f"{where}: a border edge names an {what} outside 0 .. {count - 1}")
 
 
-def _unique_edges(edge_index: Tensor, nodes: int, per_edge: Mapping[str, Tensor]) -> Tensor:
-    """The first edge of each group that are equal but for their weights."""
+def _unique_edges(edge_index: Tensor, nodes: int, per_edge: Mapping[str, Tensor], holder: Tensor) -> Tensor:
+    """The first of the edges that are equal but for their weights and holders; a holder's second of them is another."""
     key = edge_index[0] * nodes + edge_index[1]
     if (kind := per_edge.get("edge_type")) is not None and kind.numel():
         key = key * (int(kind.max()) + 1) + kind
@@ -1097,8 +1099,12 @@ def _unique_edges(edge_index: Tensor, nodes: int, per_edge: Mapping[str, Tensor]
         for column in attributes.unbind(1):  # column by column, because torch compares whole rows slowly
             values, code = torch.unique(column, return_inverse=True)
             key = torch.unique(key, return_inverse=True)[1] * values.numel() + code
-    groups, where = torch.unique(key, return_inverse=True)
-    count = torch.arange(where.numel(), device=where.device)
+    key, holders = torch.unique(key, return_inverse=True)[1], int(holder.max()) + 1 if holder.numel() else 1
+    _, own, repeats = torch.unique(key * holders + holder, return_inverse=True, return_counts=True)
+    order, count = own.argsort(stable=True), torch.arange(own.numel())
+    repeat = torch.empty_like(count)  # which of its holder's equal edges each is
+    repeat[order] = count - (repeats.cumsum(0) - repeats)[own[order]]
+    groups, where = torch.unique(key * (count.numel() + 1) + repeat, return_inverse=True)
     return torch.full_like(groups, where.numel()).scatter_reduce(0, where, count, "amin")
 
 

@@ -169,8 +169,11 @@ class Classification(Classes):
         return whole.model_copy(update={"class_weights": weights, "positive": positive})
 
     def predictions(self, output: Tensor, labels: Sequence[str]) -> dict[str, Any]:
-        """The class of every item, and the softmax of its outputs as a score for each class."""
-        names, scores = names_of(labels, self.classes), output.softmax(dim=1)
+        """The class of every item, and the softmax of its outputs as a score for each class.
+
+        In double precision: in single, all scores of logits that differ by 17 or more are 1 and cannot be ranked.
+        """
+        names, scores = names_of(labels, self.classes), output.double().softmax(dim=1)
         columns = {f"score.{name}": column for name, column in zip(names, scores.t().numpy(), strict=True)}
         return {"prediction": [names[at] for at in self._guess(output).tolist()], **columns}
 

@@ -36,7 +36,8 @@ class MultiLabel(MultiTask):
 
     def predictions(self, output: Tensor, labels: Sequence[str]) -> dict[str, Any]:
         """For every task whether the label is yes, and the probability of that as a score."""
-        names, yes, scores = names_of(labels, self.tasks), (output > 0).t().numpy(), output.sigmoid().t().numpy()
+        names, yes = names_of(labels, self.tasks), (output > 0).t().numpy()
+        scores = output.double().sigmoid().t().numpy()
         answers = {f"prediction.{name}": column for name, column in zip(names, yes, strict=True)}
         return answers | {f"score.{name}": column for name, column in zip(names, scores, strict=True)}
 

@@ -438,3 +438,30 @@ def test_files_name_parties_without_their_ending_and_columns_left_out_are_noted(
     assert sorted(each.name for each in (tmp_path / "banks").iterdir()) == ["north", "south"]
     text = (tmp_path / "banks/north/party.toml").read_text()
     assert "different values in 60 rows, counted at each party" in text
+
+
+def test_several_tasks_of_edges_may_lack_labels(tmp_path):
+    tables = {file.removesuffix(".parquet"): columns for file, columns in edge_draft(transfers=200).tables.items()}
+    count = len(tables["transfers"]["bad"])
+    tables["transfers"] |= {
+        "fee": [at % 7 if at % 3 else None for at in range(count)],
+        "late": [at % 2 for at in range(count)],
+    }
+    del tables["transfers"]["bad"]
+    source = write_parquet(tmp_path / "in", tables)
+    create(tmp_path / "north", source, label="transfers", tasks=["fee", "late"], edges=["transfers"])
+    contents, _ = check_folder(tmp_path / "north")
+    assert (contents.settings.items_level, contents.settings.tasks) == ("edge", ["fee", "late"])
+    assert contents.y.shape == (contents.items, 2)
+    assert contents.y[:, 0].isnan().any()
+    assert not contents.y[:, 1].isnan().any()
+
+
+def test_notes_on_tables_are_told_when_nothing_is_written(tmp_path):
+    dates = ["2024-02-31", *bank()["transfers"]["date"][1:]]
+    amounts = ["many", *map(str, bank()["transfers"]["amount"][1:])]
+    with pytest.raises(UnusableFolder) as caught:
+        create(tmp_path / "north", write_csv(tmp_path / "in", bank(transfers={"date": dates, "amount": amounts})))
+    told = [str(each) for found in caught.value.problems.values() for each in found]
+    assert any("has a date that cannot be read" in each for each in told)
+    assert any("are numbers, but not 'many'" in each for each in told)

@@ -234,7 +234,7 @@ class DatabaseReader(ItemChecker):
         known: list[str] = []
         if name == self.settings.items_table:
             needed += self.settings.tasks or ()
-            if self.settings.labels_edges:
+            if self.settings.labels_edges and self.label_column:
                 needed.append(self.label_column)
             known = [each for each in (self.label_column, self.split_column, self.settings.label_time) if each]
         self._ignored = table.ignore

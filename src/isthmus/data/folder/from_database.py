@@ -108,9 +108,10 @@ def create_databases(
             store.write(new / FILE, toml.dumps(settings, comments) + SUGGESTED)
         checked = check_folders(new_folder)[1]
         problems = {folder / path.relative_to(new_folder): found for path, found in checked.items()}
+        problems[folder] = [*notes, *problems.get(folder, [])]
         if any(each.severe for every in problems.values() for each in every):
             raise UnusableFolder(problems)
-    return {**problems, folder: [*notes, *problems.get(folder, [])]}
+    return problems
 
 
 def _error(reason: str) -> IsthmusError:
