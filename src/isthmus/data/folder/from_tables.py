@@ -204,10 +204,9 @@ def _create(
             store.write(new / FILE, toml.dumps(settings) + SUGGESTED)
         checked = check_folders(new_folder)[1]
         problems = {folder / path.relative_to(new_folder): found for path, found in checked.items()}
-        problems[folder] = [*notes, *problems.get(folder, [])]
         if any(each.severe for every in problems.values() for each in every):
             raise UnusableFolder(problems)
-    return problems
+    return {**problems, folder: [*notes, *problems.get(folder, [])]}
 
 
 class UnusableFolder(IsthmusError):  # noqa: N818 - names the folder, not an event
