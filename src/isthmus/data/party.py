@@ -889,9 +889,10 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     Nodes with the same id become one node, and border edges become edges. An edge that several parties hold counts as
     often as at the one that repeats it most. A node is in the training split if any of its parties has it there, else
     in validation if any has, else in testing. Pairs of all parties follow each other, without those with a node that no
-    party holds. So do labelled edges, and whole graphs; these keep their ids if they differ. A node
-    has the label that the first of its holders has that knows one, and the features of the holder that knows most of
-    them: in most columns it has another value than 0. Of several such holders it is the first.
+    party holds. So do labelled edges, and whole graphs; these keep their ids if they differ.
+
+    A node has the label that the first of its holders has that knows one, and the features of the holder that knows
+    most of them: in most columns it has another value than 0. Of several such holders it is the first.
     """
     check_compatible(parties)
     cohort = Cohort(tuple(parties))

@@ -241,7 +241,7 @@ class Task(Registered):
     def majority_score(self, counts: Mapping[str, Any]) -> float | None:
         """The value that `judged_by` would have with the same answer for every item, the most frequent one.
 
-        None for a task without answers of its own, and where the counts do not give the metric.
+        None for a task in which one answer for all means nothing, and where the counts do not give the metric.
         """
         same = self.same_answer(counts)
         return None if same is None else self.metrics(same).get(self.judged_by)

@@ -42,9 +42,8 @@ class Regression(MultiTask):
     def counts(self, step: Step) -> dict[str, Tensor]:
         """Sums of `squared` and `absolute` errors; of each task the `entries` with a label, and sums of labels."""
         y, known = self.labels(step)
-        y, error = (
-            each.masked_fill(~known, 0.0).cpu().double() for each in (y, step.output - y)
-        )  # some have no doubles
+        pair = (y, step.output - y)
+        y, error = (each.masked_fill(~known, 0.0).cpu().double() for each in pair)  # some devices have no doubles
         of_all = {"squared": error.square().sum(1), "absolute": error.abs().sum(1)}
         of_each = {"entries": known.long(), "labels": y, "squares": y.square()}
         return {name: step.sum(values) for name, values in (of_all | of_each).items()}
