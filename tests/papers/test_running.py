@@ -15,6 +15,7 @@ from tests.deploy.real import until
 from tests.papers.a_paper import NEVER, table
 
 from command_line import Isthmus
+from isthmus.errors import IsthmusError
 from isthmus.papers import running
 from isthmus.papers.markdown import trials_text
 from isthmus.papers.plan import Table
@@ -61,6 +62,19 @@ def test_what_is_kept_is_not_run_again(at_once: None, tmp_path: Path) -> None:
     assert len([line for line in lines if line]) == 6
     assert [len(again.runs(cell)) for cell in plan.cells()] == [2, 2, 2, 2]
     assert json.loads(path.read_text())["threads"] == 1
+
+
+def test_results_name_another_device_than_the_cpu(at_once: None, tmp_path: Path) -> None:
+    plan = table(tmp_path)
+    with pytest.raises(IsthmusError, match="unknown device 'gpu'"):
+        Runner(plan, TableResults(), NEVER, device="gpu")
+    elsewhere, here = TableResults(), TableResults()
+    for results, device in ((elsewhere, "cpu:0"), (here, "cpu")):  # "cpu:0" is the CPU by another name
+        assert Runner(plan, results, NEVER, max_seeds=1, device=device).run(1) == []
+    for cell in plan.cells():
+        (there,), (run,) = elsewhere.runs(cell), here.runs(cell)
+        assert (there["device"], "device" in run) == ("cpu:0", False)
+        assert there["figures"] == run["figures"]
 
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(at_once: None, tmp_path: Path) -> None:

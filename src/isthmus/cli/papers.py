@@ -75,6 +75,7 @@ def run_command(
         list[str] | None, typer.Option(help="Some values of an axis: data=cora,acm; may be repeated.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Number of processes; 0, the default, is one per core.")] = 0,
+    device: Annotated[str | None, typer.Option(help="Where models are trained: cpu, cuda or mps.")] = None,
     ray: Ray = None,
     as_json: Json = False,
 ) -> None:
@@ -97,8 +98,9 @@ def run_command(
         state = scratch if quick else which.state
         cells = parse_only(only or [], table)
         runner = Runner(
-            table, results, state, max_seeds=seeds, only=cells, renew=renew, save=save, on_progress=bar.update
-        )
+            table, results, state, max_seeds=seeds, only=cells, device=device, renew=renew, save=save,
+            on_progress=bar.update,
+        )  # fmt: skip
         if force:
             runner.discard()
         cluster = stack.enter_context(connected(ray))

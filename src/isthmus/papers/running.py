@@ -22,6 +22,7 @@ from isthmus.papers.plan import Cell, Table, nested
 from isthmus.papers.results import TableResults
 from isthmus.study.loop import previous_of
 from isthmus.study.processes import Pool, Processes, Send
+from isthmus.study.setup import device_named
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Job:
         trial: the options to try, as JSON; empty for a reported run.
         options: the options to try, or those chosen by validation.
         metrics: the metrics to report, by figure.
+        device: where models are trained, in place of what the plan says.
     """
 
     cell: Cell
@@ -41,6 +43,7 @@ class Job:
     metrics: Mapping[str, str]
     measure: Measure
     checkpoint: Path
+    device: str | None
 
     @property
     def name(self) -> str:
@@ -70,6 +73,7 @@ class Runner:
         state: folder for checkpoints.
         max_seeds: seeds per cell, at most.
         only: the cells to run, as values by axis; all if empty.
+        device: where models are trained, in place of what the plan says; results name it unless it is the CPU.
         renew: also repeat what older code ran; where a plan widens its trials, with options that are chosen anew.
         save: called after every run with the results.
         on_progress: called with the progress.
@@ -80,11 +84,13 @@ class Runner:
     state: Path
     max_seeds: int | None = None
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    device: str | None = None
     renew: bool = False
     save: Callable[[TableResults], None] = lambda results: None
     on_progress: Callable[[Progress], None] = lambda progress: None
 
     def __post_init__(self) -> None:
+        device_named(self.device or "cpu")
         check_values(self.only, {axis.name: axis.changes() for axis in self.table.axes}, "--only: ")
         self.cells = [
             cell for cell in self.table.cells() if all(cell.place[axis] in values for axis, values in self.only.items())
@@ -147,7 +153,8 @@ class Runner:
         self, cell: Cell, seed: int, trial: str, options: Mapping[str, Any], how: Measure, metrics: Mapping[str, str]
     ) -> Job:
         mark = zlib.crc32(f"{cell.name} {trial}".encode())
-        return Job(cell, seed, trial, options, metrics, how, self.state / f"{cell.digest}-{mark}-{seed}.checkpoint")
+        checkpoint = self.state / f"{cell.digest}-{mark}-{seed}.checkpoint"
+        return Job(cell, seed, trial, options, metrics, how, checkpoint, self.device)
 
     def _all(self, pool: Pool, jobs: Sequence[Job], processes: int) -> list[str]:
         """Run these jobs, and save each result at once."""
@@ -189,7 +196,9 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     """Run a job, from its checkpoint if there is one, and return its entry in the results."""
     began = time.perf_counter()
     checkpoint = job.checkpoint if job.checkpoint.parent.is_dir() else None  # another machine may lack the folder
-    measured = job.measure.run(job.cell.study_for(job.seed, nested(job.options)), job.seed, checkpoint)
+    changes = nested(job.options) | ({} if job.device is None else {"device": job.device})
+    study = job.cell.study_for(job.seed, changes)
+    measured = job.measure.run(study, job.seed, checkpoint)
     missing = [metric for metric in job.metrics.values() if metric not in measured.metrics]
     if len(missing) == len(job.metrics):
         raise IsthmusError(f"no metric '{missing[0]}': {did_you_mean(missing[0], measured.metrics)}")
@@ -203,6 +212,7 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
         **({"pictures": measured.pictures} if measured.pictures else {}),
         **({"chosen": job.options} if job.options else {}),
         **measured.about,
+        **({"device": study.device} if study.device != "cpu" else {}),
         "seconds": round(time.perf_counter() - began, 1),
         "date": datetime.date.today().isoformat(),
     }
