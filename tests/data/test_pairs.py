@@ -1,11 +1,17 @@
 """What is held out is with nobody, what is no link is none in the whole graph, and every pair is with one party."""
 
+import copy
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
+from isthmus.data import rows
+from isthmus.data.folder import degrees
 from isthmus.data.pairs import assign_pairs, hold_out_links, sample_non_links
 from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.partition.given import Given
@@ -96,6 +102,48 @@ def test_what_is_asked_is_with_nobody_and_what_is_no_link_is_none_of_the_whole(s
         assert sum(told) * 2 == len(told)
     trained = {pair for party in parties for pair, link in pairs_of(party, "train") if link}
     assert trained == links - {pair for pair, link in asked if link}
+
+
+def with_degrees(party, sparse):
+    """The party with a column of its own, and its nodes' degrees."""
+    degree = torch.from_numpy(degrees.encode(neighbours(party))).float()
+    graph = copy.copy(party.graph)
+    graph.x = torch.cat([graph.x[:, :1], degree, graph.x[:, 1:]], dim=1)
+    graph.x = rows.to_csr(graph.x) if sparse else graph.x
+    return replace(party, graph=graph, structural=torch.arange(1, degrees.MOST + 3))
+
+
+def neighbours(party):
+    """From how many different nodes edges arrive at each of a party's nodes, counted one by one."""
+    ids, border = party.ids.tolist(), party.border
+    found = {(ids[source], target) for source, target in party.graph.edge_index.t().tolist()}
+    if border is not None:
+        found |= set(zip(border.outer.tolist(), border.inner.tolist(), strict=True))
+    return np.array([sum(end == at and start != ids[at] for start, end in found) for at in range(party.nodes)])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_degrees_do_not_tell_which_links_are_held_out(both_ways, sparse):
+    whole = make_pool(0, 60, 150, both_ways=both_ways)
+    parts = [with_degrees(party, sparse) for party in take_apart(whole, list(torch.arange(60).split(20)))]
+    pooled = with_degrees(whole.party, sparse)
+    for pool in (Pool(pooled, classes=2), Pool(None, classes=2, parties=tuple(parts))):
+        held = hold_out_links(pool, val=0.1, test=0.3, seed=0).pool
+        kept = list(held.parties or [held.party])
+        for before, party in zip(parts if held.parties else [pooled], kept, strict=True):
+            x, due = rows.to_dense(party.graph.x), rows.to_dense(before.graph.x)
+            assert rows.is_sparse(party.graph.x) == sparse
+            assert degrees.decode(x[:, party.structural].numpy()).tolist() == neighbours(party).tolist()
+            assert neighbours(party).sum() < neighbours(before).sum()
+            assert torch.equal(x[:, [0, -1]], due[:, [0, -1]])
+
+
+def test_other_features_that_follow_from_edges_are_refused():
+    pool = make_pool(0, 30, 60)
+    told = replace(pool.party, structural=torch.tensor([1]))
+    with pytest.raises(IsthmusError, match=r"party 'pooled': some features .* may tell which links are held out"):
+        hold_out_links(replace(pool, whole=told), val=0.1, test=0.1, seed=0)
 
 
 @given(studies())

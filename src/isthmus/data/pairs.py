@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
-from isthmus.data import rows
+from isthmus.data import matrices, rows
+from isthmus.data.folder import degrees
 from isthmus.data.party import SPLITS, Pairs, Party
 from isthmus.data.pool import Pool, items_per_party, numpy_generator
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, PartyFailed
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +254,7 @@ def _with_ids(pool: Pool) -> Pool:
 
 
 def _remove_links(party: Party, links: Tensor, ids: Tensor) -> Party:
-    """The party without the edges of these links, within it and across its border."""
+    """The party without the edges of these links, within it and across its border, nor in its nodes' degrees."""
     at, graph, border = _positions_of(ids, _ids_of(party)), copy.copy(party.graph), party.border
     keep = ~torch.isin(_encode(*at[graph.edge_index]), links)
     graph.edge_index, graph.num_nodes = graph.edge_index[:, keep], party.nodes
@@ -260,7 +262,40 @@ def _remove_links(party: Party, links: Tensor, ids: Tensor) -> Party:
     if border is not None:
         keep = ~torch.isin(_encode(_positions_of(ids, border.outer), at[border.inner]), links)
         border = border.where(keep)
-    return replace(party, graph=graph, border=border)
+    rest = replace(party, graph=graph, border=border)
+    if party.structural is not None and party.structural.numel():
+        graph.x = _without_links(party, _neighbours(party, ids) - _neighbours(rest, ids))
+    return rest
+
+
+def _without_links(party: Party, fewer: Tensor) -> Tensor:
+    """The features where nodes have so many neighbours fewer; features that follow from edges tell the links."""
+    x, columns = party.graph.x, party.structural
+    assert columns is not None
+    degree = degrees.decode(matrices.to_dense(matrices.from_tensor(x)[:, columns.numpy()]))
+    if degree is None:
+        raise PartyFailed(
+            party.name,
+            "some features are declared to follow from edges (structural), so they may tell which links are held out; "
+            "only those of --features degree are counted again: leave the others out",
+        )
+    features = torch.from_numpy(degrees.encode((degree - fewer.numpy()).clip(0))).to(x.dtype)
+    if not rows.is_sparse(x):
+        return x.index_copy(1, columns, features)
+    spread = coo_array(features.numpy())
+    spread = coo_array((spread.data, (spread.row, columns.numpy()[spread.col])), shape=tuple(x.shape))
+    return matrices.to_tensor(csr_array(matrices.from_tensor(rows.zero_columns(x, columns)) + spread))
+
+
+def _neighbours(party: Party, ids: Tensor) -> Tensor:
+    """From how many different nodes an edge arrives at each node, from within the party or across its border."""
+    border, (source, target) = party.border, party.graph.edge_index
+    at = _positions_of(ids, _ids_of(party))
+    source = at[source]
+    if border is not None:
+        source, target = torch.cat([source, _positions_of(ids, border.outer)]), torch.cat([target, border.inner])
+    arriving = torch.stack([target, source])[:, at[target] != source].unique(dim=1)
+    return torch.bincount(arriving[0], minlength=party.nodes)
 
 
 def _links_of(party: Party, ids: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Features of nodes that have none: how many neighbours each has."""
+"""Features of nodes that have none: how many different neighbours each has."""
 
 from __future__ import annotations
 
@@ -28,10 +28,31 @@ def degree_column(ids: Any, source: Any, target: Any, *, directed: bool) -> Any:
     [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
     degree = _degrees(to_plain(ids), to_plain(source), to_plain(target), directed)
+    return pa.FixedSizeListArray.from_arrays(pa.array(encode(degree).ravel()), MOST + 2)
+
+
+def encode(degree: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The features of nodes with these degrees, `[nodes, MOST + 2]`."""
     features = np.zeros((degree.size, MOST + 2))
     features[:, 0] = np.log1p(degree)
     features[np.arange(degree.size), 1 + degree.clip(max=MOST)] = 1.0
-    return pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), MOST + 2)
+    return features
+
+
+def decode(features: NDArray[Any]) -> NDArray[np.int64] | None:
+    """The degrees of nodes with these features; None if they say something else.
+
+    >>> decode(encode(np.array([0, 3, 400]))).tolist()
+    [0, 3, 400]
+    """
+    if features.shape[1] != MOST + 2:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        degree = np.expm1(features[:, 0].astype(np.float64)).round()
+    if not ((degree >= 0) & (degree < 2**53)).all():
+        return None
+    found = degree.astype(np.int64)
+    return found if np.allclose(features, encode(found)) else None
 
 
 def _degrees(ids: Any, source: Any, target: Any, directed: bool) -> NDArray[np.int64]:
