@@ -170,7 +170,8 @@ def test_new_lists_everything_that_is_wrong_and_writes_nothing(isthmus: Isthmus,
     done = isthmus(*NEW)
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines() == [
-        "north: edges.parquet, rows 3, 4: source or target is not in nodes.parquet: add the node, or fill in 'owner'",
+        "north: edges.parquet, rows 3, 4: source or target is not in nodes.parquet: add the node, or name its party "
+        "in 'owner'",
         "isthmus: nothing was written: nodes.parquet, row 4: column 'id' repeats an earlier id: make ids unique",
     ]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["accounts.csv", "transfers.csv"]

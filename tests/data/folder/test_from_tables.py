@@ -194,6 +194,20 @@ def test_several_tasks(tmp_path, source):
     assert set(contents.settings.columns) == {"balance", "sector"}
 
 
+def test_a_label_beside_tasks_is_not_lost(tmp_path, source):
+    nodes = accounts(loss=[at % 3 for at in range(COUNT)])
+    both = source(nodes, transfers(), tasks=["loss"])
+    due = "column 'risk' would be the label beside the task loss: name it with --task as well, or leave it out with"
+    with pytest.raises(IsthmusError, match=due):
+        create(tmp_path / "north", both)
+    assert not (tmp_path / "north").exists()
+    roles = {role: column for role, column in ROLES.items() if role != "label"}
+    create(tmp_path / "north", source(nodes, transfers(), columns=roles, tasks=["loss"], ignore=["risk"]))
+    like = source(nodes, transfers(), like=tmp_path / "north")
+    with pytest.raises(IsthmusError, match="beside the task loss of --like"):
+        create(tmp_path / "south", like)
+
+
 def test_ignored_columns_are_not_in_the_folder(tmp_path, source):
     nodes = accounts(holder=[f"person {at}" for at in range(COUNT)])
     _, problems = create(tmp_path / "north", source(nodes, transfers(), ignore=["holder"]))
@@ -631,7 +645,7 @@ def test_problems_name_the_rows_of_the_source(tmp_path, source):
         "nodes.parquet, row 5: column 'split' must be empty or one of train, val, test, not 'trian'",
         "nodes.parquet, row 18: the row is in a split but has no label: add a label, or leave the split empty",
         "note: nodes.parquet: no row is in the split 'val'",
-        "edges.parquet, row 12: source or target is not in nodes.parquet: add the node, or fill in 'owner'",
+        "edges.parquet, row 12: source or target is not in nodes.parquet: add the node, or name its party in 'owner'",
     ]
     assert str(caught.value).startswith("nothing was written: nodes.parquet, row 5: ")
 

@@ -290,7 +290,7 @@ SPOILED = {
     ),
     "edge dangling where there are partners": (
         lambda: edges_of(graph_draft(), (0, 1, None), (0, 99, None)),
-        ["edges.parquet, row 2: source or target is not in nodes.parquet: add the node, or fill in 'owner'"],
+        ["edges.parquet, row 2: source or target is not in nodes.parquet: add the node, or name its party in 'owner'"],
     ),
     "edge without an end": (
         lambda: edges_of(alone(), (0, None), (0, 1), (None, None)),
@@ -401,7 +401,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
         "edges.parquet, row 4: column 'source' has no value: fill it in",
         "edges.parquet, row 3: column 'weight' is not a finite number: correct it",
         "edges.parquet, row 3: unknown owner: party.toml lists south as partners",
-        "edges.parquet, row 2: source or target is not in nodes.parquet: add the node, or fill in 'owner'",
+        "edges.parquet, row 2: source or target is not in nodes.parquet: add the node, or name its party in 'owner'",
     ]
 
 

@@ -130,7 +130,7 @@ class EdgeChecker(Checker):
         across = edges.owner >= 0
         own_ends = (edges.source_at >= 0).astype(np.int8) + (edges.target_at >= 0)
         alone = self.settings.partners is None
-        hint = "add a column 'owner' (isthmus party new --owner)" if alone else "fill in 'owner'"
+        hint = "add a column 'owner' (isthmus party new --owner)" if alone else "name its party in 'owner'"
         what = f"source or target is not in {NODES}: add the node, or {hint}"
         has_nodes = len(ids) > 0  # without nodes, that is the problem to report
         self.add(*at_rows(EDGES, what, complete & edges.within & (own_ends < 2) & has_nodes))

@@ -184,6 +184,8 @@ def _create(
         if files == columns.keys() and column not in known:
             errors.found.append(_error(f"--ignore {column}: no table has this column: {did_you_mean(column, known)}"))
     errors.check()
+    if tasks := like.get("tasks") or given.tasks:
+        _check_no_label(tables, given, tasks)
     tables = _with_ids_of_one_type(tables)
     words, more = _add_features(tables, given, like.get("columns", {}))
     notes += more
@@ -221,6 +223,16 @@ class UnusableFolder(IsthmusError):  # noqa: N818 - names the folder, not an eve
         at, self.first = severe[0]
         self.problems = problems
         super().__init__(f"nothing was written: {f'{at.name}: ' if len(problems) > 1 else ''}{self.first}")
+
+
+def _check_no_label(tables: Mapping[str, Mapping[str, Any]], source: SourceTables, tasks: Sequence[str]) -> None:
+    if any("label" in table.column_names for own in tables.values() for table in own.values()):
+        column = source.columns.get("label", "label")
+        others = "" if source.like is None else f" of --like {source.like}"
+        raise _error(
+            f"column '{column}' would be the label beside the task{'s' if len(tasks) > 1 else ''} {join_names(tasks)}"
+            f"{others}: name it with --task as well, or leave it out with --ignore {column}"
+        )
 
 
 def _shown(file: str, source: SourceTables, given: SourceTables) -> str:
