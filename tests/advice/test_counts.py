@@ -42,7 +42,7 @@ def test_counts_say_what_folders_do_but_for_nodes_in_common(isthmus: Isthmus, tm
         files.append(f"{folder.name}.json")
         assert isthmus("party", "counts", folder, "--out", files[-1]).out == f"counts in {files[-1]}\n"
     (told,) = json.loads((tmp_path / files[0]).read_text())
-    assert set(told) == {"party", "level", "items", "labelled", "crossing", "classes", "typed", "labels"}
+    assert set(told) == {"party", "level", "items", "labelled", "crossing", "classes", "typed", "directed", "labels"}
     assert sum(told["labels"]) == told["labelled"] <= told["items"]
     whole = json.loads(isthmus("advise", "p", "--json").out)
     found = json.loads(isthmus("advise", *files, "--json").out)

@@ -71,6 +71,9 @@ def test_a_party_with_most_items_is_a_sentence() -> None:
 def test_what_refuses_the_data_is_not_named() -> None:
     shared = [name for advice in advised(replace(NODES, crossing=9, shared=3)) for name in advice.methods]
     assert not any(Method.named(name).disjoint for name in shared)
+    one_way = [name for advice in advised(replace(NODES, crossing=9, directed=True)) for name in advice.methods]
+    assert "fedavg" in one_way
+    assert not any(Method.named(name).both_ways for name in one_way)
     several = replace(NODES, crossing=9, shared=3, classes=False, emd=None)  # labels of several tasks
     assert first(several) == ["fedavg"]
     assert first(replace(GRAPHS, labelled=10, classes=False, emd=None)) == ["fedavg", "fgcl"]

@@ -37,6 +37,8 @@ class Counts(Options):
     """Whether an item has one class; otherwise it has labels of several tasks."""
     typed: bool = False
     """Whether nodes are rows of several tables."""
+    directed: bool = False
+    """Whether edges run from source to target only."""
     labels: list[NonNegativeInt] = Field(default=[])
     """Labelled items of each class; empty if items have several labels, or none."""
 
@@ -55,6 +57,7 @@ class Counts(Options):
             crossing=0 if contents.border is None else len(contents.border.arriving),
             classes=not contents.settings.tasks,
             typed=contents.database is not None,
+            directed=contents.settings.directed,
             labels=labels,
         )
 

@@ -36,6 +36,7 @@ class Situation:
         labels: labelled items of each class; empty if labels are not classes.
         largest: share of the items that the largest party has.
         typed: whether nodes are rows of several tables, which some methods refuse.
+        directed: whether edges run one way only, which some refuse, too.
     """
 
     parties: int
@@ -49,6 +50,7 @@ class Situation:
     labels: tuple[int, ...] = ()
     largest: float = 0.0
     typed: bool = False
+    directed: bool = False
 
     @classmethod
     def of(cls, counts: Sequence[Counts], shared: int | None = None) -> Situation:
@@ -72,6 +74,7 @@ class Situation:
             labels=tuple(map(sum, zip_longest(*(each.labels for each in counts), fillvalue=0))),
             largest=max(each.items for each in counts) / max(1, sum(each.items for each in counts)),
             typed=any(each.typed for each in counts),
+            directed=any(each.directed for each in counts),
         )
 
     def summary(self) -> str:
@@ -253,10 +256,11 @@ ROWS = (
 
 
 def advised(situation: Situation) -> Iterator[Advice]:
-    """What fits a situation, without the methods that refuse nodes with several owners, or of several types."""
+    """What fits a situation, without the methods that refuse nodes of several owners or types, or directed edges."""
     for row in sorted(ROWS, key=lambda row: row.wish):
         fit = [kind for kind in row.methods() if not (situation.shared and kind.disjoint)]
         fit = [kind for kind in fit if kind.typed or not situation.typed]
+        fit = [kind for kind in fit if not (kind.both_ways and situation.directed)]
         if fit and (why := row.why(situation)):
             why = "; ".join(filter(None, (why, row.caveat)))
             yield Advice(tuple(kind.name for kind in fit), why, leaving(fit), costs(fit))

@@ -128,8 +128,24 @@ def exposed_nodes(parties: Sequence[Party], coupling: Coupling, at: int, to: Col
 def one_way_only(party: str) -> PartyFailed:
     """The error for directed edges."""
     return PartyFailed(
-        party, "its edges run one way only, and this method needs them both ways: see to_undirected of PyG"
+        party,
+        "some of its edges run one way only, and this method needs them both ways: make its folder without --directed, "
+        "or its graph by PyG's to_undirected",
     )
+
+
+def check_both_ways(party: Party) -> None:
+    """Refuse a party with an edge that does not run back, with the same weight."""
+    source, target = party.graph.edge_index.numpy()
+    weight = getattr(party.graph, "edge_weight", None)
+    values = np.ones(source.size) if weight is None else weight.double().numpy()
+    probe = np.cos(np.arange(party.nodes))  # A v = A' v for one irregular v is a quick test of A = A'
+    there, back = (
+        np.bincount(end, values * probe[start], minlength=party.nodes)
+        for start, end in ((source, target), (target, source))
+    )
+    if not np.allclose(there, back, atol=1e-6 * max(1.0, float(abs(values).max(initial=0.0)))):
+        raise one_way_only(party.name)
 
 
 def nearest_neighbours(party: Party, within: Any) -> Any:
@@ -163,17 +179,14 @@ def _unit_rows(x: Any) -> Any:
 
 def _adjacency(party: Party) -> Any:
     """A + I within the party, `[nodes, nodes]`, row i summing over the edges j -> i."""
+    check_both_ways(party)
     loops = np.arange(party.nodes)
     source, target = np.concatenate([party.graph.edge_index.numpy(), np.stack([loops, loops])], axis=1)
     weight = getattr(party.graph, "edge_weight", None)
     values = np.ones(source.size)
     if weight is not None:
         values[: weight.numel()] = weight.double().numpy()
-    matrix = coo_array((values, (target, source)), shape=(party.nodes,) * 2).tocsr()
-    probe = np.cos(loops)  # A v = A' v for one irregular v is a quick test of A = A'
-    if not np.allclose(matrix @ probe, matrix.T @ probe, atol=1e-6 * max(1.0, float(abs(values).max()))):
-        raise one_way_only(party.name)
-    return matrix
+    return coo_array((values, (target, source)), shape=(party.nodes,) * 2).tocsr()
 
 
 def _across(party: Party) -> tuple[Any, NDArray[Any], Ints]:

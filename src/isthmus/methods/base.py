@@ -154,6 +154,8 @@ class Method(Registered):
     """When a party that does not answer stops the run, whatever the quorum: never, in set-up, or always."""
     disjoint: ClassVar[bool] = False
     """Whether it is for parties no two of which hold the same node; of typed graphs, the same edge."""
+    both_ways: ClassVar[bool] = False
+    """Whether plain edges must run both ways."""
     typed: ClassVar[bool] = False
     """Whether it takes typed graphs and features of edges: it trains on a party's edges as they are. Not inherited."""
     for_crossing: ClassVar[bool] = False

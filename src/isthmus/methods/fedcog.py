@@ -72,6 +72,7 @@ class FedCog(Composed):
     encoder: ClassVar[str] = "sgc"
     everyone: ClassVar[Needed] = "set-up"
     disjoint: ClassVar[bool] = True
+    both_ways: ClassVar[bool] = True
     summing: ClassVar[tuple[str, ...]] = ("known", "add_hop")
 
     lnnc: bool = True

@@ -65,6 +65,7 @@ class FedCogGcn(Method):
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     everyone: ClassVar[Needed] = "always"
     disjoint: ClassVar[bool] = True
+    both_ways: ClassVar[bool] = True
 
     rounds: int = Field(200, ge=1)
     """Iterations, at most: each is one step of the optimiser."""

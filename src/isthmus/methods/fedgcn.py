@@ -75,6 +75,7 @@ class FedGcn(FedAvg):
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     everyone: ClassVar[Needed] = "set-up"
     disjoint: ClassVar[bool] = True
+    both_ways: ClassVar[bool] = True
     summing: ClassVar[tuple[str, ...]] = ("known", "add_hop")
 
     hops: Literal[0, 1, 2] = 2

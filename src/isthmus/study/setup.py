@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config
 
+from isthmus.data.coupling import check_both_ways
 from isthmus.data.level import Level
 from isthmus.data.party import Party, check_compatible, pool_parties
 from isthmus.data.schema import Inputs
@@ -110,6 +111,9 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
     check_typed(method, parties[0].inputs, module)
     if method.disjoint:
         check_owned_once(method, parties)
+    if method.both_ways and parties[0].schema is None:
+        for party in parties:
+            check_both_ways(party)
     if not any(bool((party.train if method.role == "pooled" else party.training_mask).any()) for party in parties):
         if level == "pair":
             raise IsthmusError("no link to train on has both ends at one party: cut into fewer parties")
