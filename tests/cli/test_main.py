@@ -259,7 +259,7 @@ def test_describe_tells_what_methods_cannot_train_on(isthmus: Isthmus) -> None:
     ("flags", "text"),
     [
         ("cora", "there is no study file 'cora': to use the data set of that name, give --data cora"),
-        ("--seed -1", "(see isthmus --help)"),
+        ("--seed -1", "(see isthmus describe --help)"),
         ("--method fedavg", "unknown option '--method'"),
         ("--parties 2000", "1200 nodes are too few for 2000 parties"),
         ("--data bank", "unknown data set 'bank': did you mean 'banks'?"),
@@ -372,7 +372,7 @@ MISTAKES = {
     "--set local.momentum=0.9": "momentum = 0.9 has no effect with optimizer = 'adamw': leave it out",
     "--method centralized --set centralized.fraction=0.5": "fraction has no effect here: leave it out",
     "--method centralized --set fraction=0.5": "no method of the study has an option 'fraction': methods that have it",
-    "--rounds many": "--rounds is 'many': give a whole number (see isthmus --help)",
+    "--rounds many": "--rounds is 'many': give a whole number (see isthmus run --help)",
     "--ronds 3": "unknown option '--ronds': did you mean --rounds?",
     "--seeds 0,x": "--seeds is '0,x': give their number, such as 3, or seeds, such as 0,1,2",
     "--seeds ,": "option 'seeds' is []",

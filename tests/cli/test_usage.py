@@ -19,7 +19,7 @@ from isthmus.errors import FLAGS
         ("tune --epochs", "unknown option '--epochs': did you mean --set local.epochs=VALUE?"),
         ("predict run --imprt mine.py", "unknown option '--imprt': did you mean --import?"),
         ("bench mine.py --encoder gat", "unknown option '--encoder': isthmus bench has no such option"),
-        ("run --qqq", "unknown option '--qqq' (see isthmus --help)"),
+        ("run --qqq", "unknown option '--qqq' (see isthmus run --help)"),
         ("run --seed 1.5", "--seed is '1.5': give a whole number"),
         ("run --port 99999", "--port is '99999': give at most 65535"),
         (

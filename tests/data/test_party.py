@@ -465,3 +465,11 @@ def test_parties_are_told_their_structural_columns():
     graph.y = torch.tensor([0, 1])
     three = Party.of_graph("c", graph, structural=torch.tensor([1]))
     assert [each.structural.tolist() for each in (one, two, three)] == [[1], [1], [1]]
+
+
+def test_a_party_prints_as_a_line():
+    graph = Data(x=torch.zeros(3, 2), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1, 0]))
+    graph.train_mask = torch.tensor([True, True, False])
+    graph.val_mask, graph.test_mask = torch.zeros(3, dtype=torch.bool), torch.tensor([False, False, True])
+    due = "Party('north': 3 nodes, 2 edges, 2 features; of 3 nodes 2 train, 0 val, 1 test)"
+    assert repr(Party.of_graph("north", graph)) == due

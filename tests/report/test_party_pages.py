@@ -13,7 +13,11 @@ from isthmus.report.party_pages import write_party_pages
 
 
 def test_a_page_has_what_a_party_holds_reached_and_sent(build: Build) -> None:
-    folder = build()
+    def noted(parts: dict[str, Any]) -> None:
+        for each in parts["results"]["cuts"]:
+            each["note"] = "5 rows of party-3 repeat"
+
+    folder = build(change=noted)
     (path,) = write_party_pages([folder], ["party-2"])
     assert path == folder / "parties" / "party-2.html"
     page = Page(path)

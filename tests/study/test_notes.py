@@ -335,6 +335,10 @@ def test_parties_that_a_metric_leaves_out_are_a_note() -> None:
     results = isthmus.run("fedavg", [replace(first, graph=graph), *two], rounds=1, metric="roc_auc")
     line = "1 of 4 parties have test items that give no ROC AUC: means over parties leave them out"
     assert line in results.notes
+    (run,), fedavg = results.runs, [Method.named("fedavg")(rounds=1)]
+    other = replace(run, seed=1, over_parties={"test_roc_auc": {**run.over_parties["test_roc_auc"], "parties": 1}})
+    (several,) = (each for each in result_notes(fedavg, [run, other], "roc_auc") if "leave them out" in each)
+    assert several.startswith("by seed, 1 to 3 parties have test items that give no ROC AUC: ")
     assert not any("leave them out" in note for note in isthmus.run("fedavg", small_parties("node"), rounds=1).notes)
 
 

@@ -462,7 +462,7 @@ def main() -> None:
                 raise SystemExit(1) from None
             if debug or not (known or wrong_usage):
                 raise
-            text = f"{usage_text(error, sys.argv)} (see isthmus --help)" if wrong_usage else str(error)
+            text = usage_text(error, sys.argv) if wrong_usage else str(error)
             for each in error.errors if isinstance(error, SeveralErrors) else [text]:
                 typer.echo(f"isthmus: {' '.join(str(each).split())}", err=True)
             raise SystemExit(2) from None

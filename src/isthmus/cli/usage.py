@@ -12,11 +12,19 @@ from isthmus.options import remedy
 
 
 def usage_text(error: Any, words: Sequence[str]) -> str:
-    """One line about an error of the click that typer bundles.
+    """One line about an error of the click that typer bundles, with the command that shows help on it.
 
     Arguments:
         words: the command line.
     """
+    names, context = list[str](), error.ctx
+    while context is not None and context.parent is not None:
+        names.insert(0, str(context.info_name))
+        context = context.parent
+    return f"{_what_is_wrong(error, words)} (see {' '.join(['isthmus', *names, '--help'])})"
+
+
+def _what_is_wrong(error: Any, words: Sequence[str]) -> str:
     if isinstance(error.__cause__, ValidationError):
         problem = error.__cause__.errors()[0]
         flag = error.param.get_error_hint().replace("'", "")

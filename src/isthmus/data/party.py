@@ -109,7 +109,7 @@ class Pairs:
         return self.first.numel()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Party:
     """One organisation's data: its graph or graphs, its border, its splits.
 
@@ -459,6 +459,11 @@ class Party:
         """What a model may read of the party's data."""
         structural = () if self.structural is None or self.schema is not None else tuple(self.structural.tolist())
         return Inputs(self.features, self.edge_width, self.schema, self.label_width, structural)
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{int(getattr(self, name).sum()):,} {name}" for name in SPLITS)
+        held = f"{self.nodes:,} nodes, {self.edges:,} edges, {self.features:,} features"
+        return f"Party({self.name!r}: {held}; of {self.items:,} {self.level}s {splits})"
 
     def without_structural(self, remedy: str) -> Party:
         """The party with zeros in place of features that follow from its edges; an error if nothing is left."""

@@ -342,7 +342,8 @@ def parties_table(cut: CutDescription) -> Table:
     table.add_column("party", no_wrap=True)
     for head in counts:
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column({"class": "labels of each class", "yes-no": "yes of labelled", "value": "mean label"}[cut.kind])
+    heads = {"class": "labels of each class", "yes-no": "yes of labelled", "value": "mean label"}
+    table.add_column("pairs without a link, with one" if cut.level == "pair" else heads[cut.kind])
     for at, party in enumerate(cut.parties[: wording.MAX_PARTIES]):
         cells = [*labels[at], *([f"({missing[at]:,} without)"] if missing[at] else [])]
         table.add_row(escape(party.name), *(f"{column[at]:,}" for column in counts.values()), " ".join(cells))

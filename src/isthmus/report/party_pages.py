@@ -83,8 +83,8 @@ def _of_party(findings: Findings, party: str) -> Findings:
         cuts = []
         for cut in folder.results.cuts:
             for held in (each for each in cut.description.parties if each.name == party):
-                described = replace(
-                    cut.description, parties=(held,), nodes=held.nodes, edges=held.edges, cross=0, emd=None
+                described = replace(  # the note is on all parties' data, and may name others
+                    cut.description, parties=(held,), nodes=held.nodes, edges=held.edges, cross=0, emd=None, note=""
                 )
                 cuts.append(cut.model_copy(update={"description": described}))
         folders.append(replace(folder, results=folder.results.model_copy(update={"cuts": cuts})))

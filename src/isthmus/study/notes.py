@@ -255,12 +255,15 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     notes += [f"validation data with a single class give no {title}: the last round is the result" for title in titles]
     judged = f"test_{judged_by}"
     alone, federated = (_best(methods, runs, judged, role) for role in ("alone", "federated"))
-    few = [(run.over_parties[judged]["parties"], len(run.parties)) for run in runs if judged in run.over_parties]
-    if some := next((each for each in few if each[0] < each[1]), None):
-        notes.append(
-            f"{some[1] - some[0]} of {some[1]} parties have test items that give no {metric.title}: means over parties "
-            "leave them out"
-        )
+    few = {
+        (len(run.parties) - run.over_parties[judged]["parties"], len(run.parties))
+        for run in runs
+        if judged in run.over_parties
+    }
+    if any(without for without, _ in few):
+        (fewest, known), (most, _) = min(few), max(few)
+        some = f"{most} of {known}" if len(few) == 1 else f"by seed, {fewest} to {most}"
+        notes.append(f"{some} parties have test items that give no {metric.title}: means over parties leave them out")
     shown = [metric.shown(abs(each[0])) for each in (alone, federated) if each is not None]
     if alone is not None and federated is not None and alone[0] > federated[0] and shown[0] != shown[1]:
         chosen = [each.label for each in methods if each.role == "federated" and each.select == "validation"]

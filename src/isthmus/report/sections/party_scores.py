@@ -72,7 +72,8 @@ def _over_parties(findings: Findings, setting: Setting, metric: str) -> str:
     every = [run for method in setting.methods for run in findings.runs_of(method) if metric in run.over_parties]
     counts = [(len(run.parties), run.over_parties[metric].parties) for run in every]
     if left_out := {known - scored for known, scored in counts if known > scored > 0}:
-        note += f" {wording.number_range(left_out, ' or ')} parties are left out, whose test items give no such score."
+        parties = "party is" if left_out == {1} else "parties are"
+        note += f" {wording.number_range(left_out, ' or ')} {parties} left out, whose test items give no such score."
     return page.table(head, "".join(rows), note)
 
 
