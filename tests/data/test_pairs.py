@@ -1,6 +1,7 @@
 """What is held out is with nobody, what is no link is none in the whole graph, and every pair is with one party."""
 
 import copy
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from isthmus.data import rows
 from isthmus.data.folder import degrees
@@ -372,3 +373,73 @@ def test_some_of_the_parties_pooled_hold_the_pairs_between_them():
     due = [pair for party in parties[:2] for pair in pairs_of(party) if pair[0] <= there]
     assert sorted(map(str, pairs_of(some))) == sorted(map(str, due))
     assert 0 < len(due) < sum(party.items for party in parties[:2])
+
+
+def shop(seed):
+    """Customers who own accounts, which pay each other; `held by` is the reverse of `owns`, `asked for` is another."""
+    source, graph = torch.Generator().manual_seed(seed), HeteroData()
+    graph["account"].x, graph["account"].y = torch.randn(40, 2, generator=source), torch.zeros(40).long()
+    graph["customer"].x = torch.randn(20, 3, generator=source)
+    owns = torch.stack([torch.randint(20, (60,), generator=source), torch.randint(40, (60,), generator=source)])
+    graph["customer", "owns", "account"].edge_index = owns
+    graph["account", "held by", "customer"].edge_index = owns.flip(0)[:, ::2]
+    asked = torch.stack([torch.randint(20, (90,), generator=source), torch.randint(40, (90,), generator=source)])
+    graph["customer", "asked for", "account"].edge_index = torch.cat([owns[:, 30:], asked], dim=1)
+    graph["account", "pays", "account"].edge_index = torch.randint(40, (2, 80), generator=source)
+    return graph
+
+
+def joined(party, kind):
+    """Pairs of ids that a type of edges joins."""
+    at = party.schema.edge_types.index(kind)
+    edges = party.ids[party.graph.edge_index[:, party.graph.edge_type == at]]
+    return {frozenset(each) for each in edges.t().tolist() if each[0] != each[1]}
+
+
+OWNS, HELD, ASKED = (
+    ("customer", "owns", "account"),
+    ("account", "held by", "customer"),
+    ("customer", "asked for", "account"),
+)
+
+
+@pytest.mark.parametrize(("relation", "kind", "ends"), [
+    ("owns", OWNS, {"customer", "account"}), ("account pays account", ("account", "pays", "account"), {"account"}),
+])  # fmt: skip
+def test_links_of_one_relation_join_its_types_and_its_reverse_does_not_tell_them(relation, kind, ends):
+    shops = [Party.of_graph(name, shop(at), ids=torch.arange(60) + 100 * at) for at, name in enumerate("ab")]
+    pool = Pool(None, classes=2, parties=tuple(shops))
+    held = hold_out_links(pool, val=0.1, test=0.3, seed=0, relation=relation)
+    parties = assign_pairs(held.pool.parties, held, train=1.0, seed=0)
+    for before, party in zip(shops, parties, strict=True):
+        links, left = joined(before, kind), joined(party, kind)
+        asked = {pair: link for split in ("val", "test") for pair, link in pairs_of(party, split)}
+        every = [*asked.items(), *pairs_of(party, "train")]
+        assert {pair for pair, link in asked.items() if link} == links - left
+        assert {pair for pair, link in pairs_of(party, "train") if link} == left
+        assert len(asked) == 2 * len(links - left) > 0
+        assert all((pair in links) == link for pair, link in every)
+        type_of = dict(zip(party.ids.tolist(), party.graph.node_type.tolist(), strict=True))
+        names = party.schema.node_types
+        assert all({names[type_of[node]] for node in pair} == ends for pair, _ in every)
+        if kind == OWNS:
+            accounts = {
+                link: sorted(node for pair in asked if asked[pair] == link for node in pair if type_of[node] == 0)
+                for link in (True, False)
+            }
+            assert names[0] == "account"
+            assert accounts[True] == accounts[False]  # with fewer links each than customers
+            assert joined(before, HELD) - set(asked) == joined(party, HELD)  # the reverse goes with the link
+            assert joined(before, ASKED) == joined(party, ASKED)  # what also joins other pairs stays
+
+
+def test_a_relation_that_there_is_not_is_named():
+    pool = Pool(None, classes=2, parties=(Party.of_graph("a", shop(0), ids=torch.arange(60)),))
+    for relation, says in (
+        ("", "name the relation whose links are asked, task.relation: held by, pays, "),
+        ("own", "did you mean 'owns'?"),
+    ):
+        with pytest.raises(IsthmusError, match=re.escape(says)):
+            hold_out_links(pool, val=0.1, test=0.1, seed=0, relation=relation)
+    with pytest.raises(IsthmusError, match="the graph has no types: leave it out"):
+        hold_out_links(make_pool(0, 30, 60), val=0.1, test=0.1, seed=0, relation="owns")

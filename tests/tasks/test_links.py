@@ -254,7 +254,14 @@ def test_a_method_that_does_not_know_pairs_says_so():
 def test_in_python_the_task_poses_the_pairs_itself_or_parties_hold_them():
     own = isthmus.run("fedavg", task=TASK, rounds=1, model="sgc")
     shares = {"val": 0.2, "test": 0.2, "train": 1.0}
-    assert own.study["task"] == {"name": TASK.name, "metric": "auc", "select_by": "auc", "width": 6, **shares}
+    assert own.study["task"] == {
+        "name": TASK.name,
+        "metric": "auc",
+        "select_by": "auc",
+        "width": 6,
+        "relation": "",
+        **shares,
+    }
     assert {"test_auc", "test_party_auc"} <= own.metrics.keys()
     assert own.cuts[0].level == "pair"
     given = isthmus.run("fedavg", make_parties(), task=TASK, rounds=1, model="sgc")

@@ -16,21 +16,27 @@ from isthmus.data import matrices, rows
 from isthmus.data.folder import degrees
 from isthmus.data.party import SPLITS, Pairs, Party
 from isthmus.data.pool import Pool, items_per_party, numpy_generator
-from isthmus.errors import IsthmusError, PartyFailed
+from isthmus.data.schema import Schema
+from isthmus.errors import IsthmusError, PartyFailed, did_you_mean
+
+MOST_TRIES = 100
+"""How often another node is drawn for a held-out link, where the ones before are linked with it."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutLinks:
     """A pool without some of its links, and the pairs for validation and testing.
 
-    A link is a pair of different nodes with an edge in any direction. Nodes are positions in `ids`, and a pair of nodes
-    i < j is encoded as the number j (j - 1) / 2 + i.
+    A link is a pair of different nodes with an edge in any direction; of a typed graph, with one of the relation that
+    is asked. Nodes are positions in `ids`, and a pair of nodes i < j is encoded as the number j (j - 1) / 2 + i.
 
     Arguments:
         pool: the pool without the edges of the held-out links, in both directions.
         ids: ids of all nodes, ascending, `[nodes]`.
         links: all links, held out or not, ascending.
         val, test: held-out links and as many non-links, `[2, pairs]`: the encoded pair, and 1 for a link or 0.
+        candidates: the pairs that can be links.
+        relation: the edge type that is asked, as its position in the schema; none where the graph is not typed.
     """
 
     pool: Pool
@@ -38,13 +44,109 @@ class HeldOutLinks:
     links: Tensor
     val: Tensor
     test: Tensor
+    candidates: Candidates
+    relation: int | None = None
 
 
-def hold_out_links(pool: Pool, *, val: float, test: float, seed: int) -> HeldOutLinks:
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The pairs of nodes that can be links: all of them, or in a typed graph those of two types.
+
+    Arguments:
+        nodes: number of nodes.
+        sides: masks of the nodes at the start and at the end of a relation, `[2, nodes]`; equal if both have one type.
+    """
+
+    nodes: int
+    sides: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """How many pairs there are."""
+        if self.sides is None or self._one_type:
+            count = self.nodes if self.sides is None else int(self.sides[0].sum())
+            return count * (count - 1) // 2
+        return int(self.sides[0].sum()) * int(self.sides[1].sum())
+
+    @property
+    def _one_type(self) -> bool:
+        return self.sides is not None and torch.equal(self.sides[0], self.sides[1])
+
+    @property
+    def two_types(self) -> bool:
+        """Whether a pair joins nodes of two types."""
+        return self.sides is not None and not self._one_type
+
+    def beside(self, held: Tensor, links: Tensor, holder: Tensor | None, generator: np.random.Generator) -> Tensor:
+        """For each held-out link of two types a pair that is none, with the same node of one type; ascending.
+
+        A row that names one other row has no link left if that is held out, and the rows of random pairs have theirs:
+        that alone would tell links from other pairs. So the type stays whose nodes have fewer links each.
+
+        Arguments:
+            holder: the party of every node, whose nodes alone are drawn for it; all are if this is none.
+        """
+        assert self.sides is not None
+        linked = [end.unique().numel() for end in self._by_side(links)]
+        stay, turn = (0, 1) if linked[0] > linked[1] else (1, 0)
+        kept, others = self._by_side(held)[stay], self.sides[turn].nonzero().squeeze(1)
+        home = torch.zeros(self.nodes, dtype=torch.long) if holder is None else holder
+        others = others[home[others].argsort(stable=True)]
+        counts = torch.bincount(home[others], minlength=int(home.max()) + 1)
+        starts, free, drawn = counts.cumsum(0) - counts, torch.ones_like(kept, dtype=torch.bool), held.clone()
+        for _ in range(MOST_TRIES):
+            of = kept[free]
+            share = torch.from_numpy(generator.random(of.numel()))
+            drawn[free] = _encode(of, others[starts[home[of]] + (share * counts[home[of]]).long()])
+            again = torch.ones_like(free)  # of equal pairs the first one stays
+            again[_first_of_each(drawn)] = False
+            free = again | torch.isin(drawn, links)
+            if not bool(free.any()):
+                break
+        return drawn[~free].sort().values
+
+    def _by_side(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
+        """The nodes of pairs at the start and at the end of the relation."""
+        assert self.sides is not None
+        low, high = _decode(pairs)
+        forth = self.sides[0][low]
+        return torch.where(forth, low, high), torch.where(forth, high, low)
+
+    def among(self, nodes: Tensor) -> Candidates:
+        """Those among some nodes, as positions there."""
+        return Candidates(nodes.numel(), None if self.sides is None else self.sides[:, nodes])
+
+    def sample(self, taken: Tensor, count: int, generator: np.random.Generator) -> Tensor:
+        """Random pairs that are not taken; all of them if there are fewer than `count`.
+
+        Arguments:
+            taken: encoded pairs to leave out, ascending.
+
+        >>> sides = torch.tensor([[True, True, False, False], [False, False, True, True]])
+        >>> Candidates(4, sides).sample(torch.tensor([0, 1, 5]), 9, numpy_generator(0, "example")).tolist()
+        [3, 2, 4]
+        """
+        if self.sides is None:
+            return sample_non_links(self.nodes, taken, count, generator)
+        ends = torch.stack(_decode(taken))
+        places = torch.where(self.sides, self.sides.long().cumsum(1) - 1, -1)
+        first, second = (side.nonzero().squeeze(1) for side in self.sides)
+        if self._one_type:
+            known = _encode(*places[0][ends])
+            low, high = _decode(sample_non_links(first.numel(), _ascending(known), count, generator))
+            return _encode(first[low], first[high])
+        row, column = (place[ends].amax(0) for place in places)  # only one end of a pair is on each side
+        known = torch.where((row < 0) | (column < 0), -1, row * second.numel() + column)
+        drawn = _sample_free(self.size, _ascending(known), count, generator)
+        return _encode(first[drawn // second.numel()], second[drawn % second.numel()])
+
+
+def hold_out_links(pool: Pool, *, val: float, test: float, seed: int, relation: str = "") -> HeldOutLinks:
     """Hold out links of a graph, and draw as many pairs without an edge.
 
     Arguments:
         val, test: share of all links that is held out for each.
+        relation: of a typed graph the relation whose links are asked: its name, or its type, such as `a owns b`.
 
     >>> from isthmus.data.datasets.banks import Banks
     >>> held = hold_out_links(Banks(nodes=100).load(seed=0), val=0.1, test=0.2, seed=0)
@@ -64,37 +166,86 @@ def hold_out_links(pool: Pool, *, val: float, test: float, seed: int) -> HeldOut
         )
     if val + test >= 1:
         raise IsthmusError(f"val = {val} and test = {test} leave no link to train on: lower one of them")
+    asked = _asked(whole.schema, relation)
     ids = torch.arange(whole.nodes) if whole.ids is None else whole.ids.sort().values
-    links = _links_of(whole, ids)
+    links = _links_of(whole, ids, asked)
+    candidates = Candidates(ids.numel(), _sides(whole, ids, asked))
+    told = _telling(whole, ids, asked, links)
     counts = [round(share * links.numel()) for share in (val, test)]
     generator = numpy_generator(seed, "pairs")
     held = _sample(links, sum(counts), generator)
-    absent = _absent_pairs(pool, ids, links, held, generator)
+    absent = _absent_pairs(pool, ids, candidates, links, held, generator)
     if absent.numel() < held.numel():
         raise IsthmusError(
             f"{held.numel()} links would be held out, but only {absent.numel()} pairs of nodes have no edge: "
             "lower val or test"
         )
     absent = _sample(absent, absent.numel(), generator)
-    pairs = [_with_labels(*each) for each in zip(held.split(counts), absent.split(counts), strict=True)]
+    val_pairs, test_pairs = (_with_labels(*each) for each in zip(held.split(counts), absent.split(counts), strict=True))
     rest = replace(
         pool,
-        whole=None if pool.whole is None else _remove_links(pool.whole, held, ids),
-        parties=None if pool.parties is None else tuple(_remove_links(party, held, ids) for party in pool.parties),
+        whole=None if pool.whole is None else _remove_links(pool.whole, held, ids, told),
+        parties=None
+        if pool.parties is None
+        else tuple(_remove_links(party, held, ids, told) for party in pool.parties),
     )
-    return HeldOutLinks(rest, ids, links, *pairs)
+    return HeldOutLinks(rest, ids, links, val_pairs, test_pairs, candidates, asked)
 
 
-def _absent_pairs(pool: Pool, ids: Tensor, links: Tensor, held: Tensor, generator: np.random.Generator) -> Tensor:
-    """As many pairs without an edge as links are held out, ascending.
+def _asked(schema: Schema | None, relation: str) -> int | None:
+    """The edge type that is asked, by its name or type; none of a graph without types."""
+    if schema is None:
+        if relation:
+            raise IsthmusError(
+                f"relation = '{relation}' names edges of one type, and the graph has no types: leave it out"
+            )
+        return None
+    named = {" ".join(kind): at for at, kind in enumerate(schema.edge_types)}
+    short = [kind[1] for kind in schema.edge_types]
+    known = {
+        name if short.count(name) == 1 else kind: at for (kind, at), name in zip(named.items(), short, strict=True)
+    }
+    if not relation:
+        raise IsthmusError(
+            f"the graph is typed: name the relation whose links are asked, task.relation: {', '.join(known)}"
+        )
+    if (at := known.get(relation, named.get(relation))) is None:
+        raise IsthmusError(f"relation = '{relation}' is none of the graph's: {did_you_mean(relation, known)}")
+    return at
+
+
+def _sides(party: Party, ids: Tensor, asked: int | None) -> Tensor | None:
+    """The nodes at the start and at the end of the relation, by position in `ids`."""
+    if party.schema is None or asked is None:
+        return None
+    kinds = torch.empty(ids.numel(), dtype=torch.long)
+    kinds[_positions_of(ids, _ids_of(party))] = party.graph.node_type
+    return torch.stack([kinds == end for end in party.schema.ends[asked]])
+
+
+def _telling(party: Party, ids: Tensor, asked: int | None, links: Tensor) -> Tensor | None:
+    """The edge types that tell a link: the relation, and those that join no other pairs, as its reverse does."""
+    if party.schema is None or asked is None:
+        return None
+    every = {at: _links_of(party, ids, at) for at in range(len(party.schema.edges))}
+    return torch.tensor([at for at, own in every.items() if at == asked or bool(torch.isin(own, links).all())])
+
+
+def _absent_pairs(
+    pool: Pool, ids: Tensor, candidates: Candidates, links: Tensor, held: Tensor, generator: np.random.Generator
+) -> Tensor:
+    """As many pairs without an edge as links are held out, if there are, ascending.
 
     If no link joins two parties that came with the data, no such pair does: a model could tell them apart by party.
     """
     own, holder = _holders(pool.parties or (), ids)
     low, high = (holder[end] for end in _decode(links))
-    if len(own) < 2 or bool((low != high).any()):
-        return sample_non_links(ids.numel(), links, held.numel(), generator)
-    return _draw_non_links(_Assigned.of(held, holder, own), links, holder, generator).sort().values
+    apart = len(own) > 1 and bool((low == high).all())
+    if candidates.two_types:
+        return candidates.beside(held, links, holder if apart else None, generator)
+    if not apart:
+        return candidates.sample(links, held.numel(), generator)
+    return _draw_non_links(_Assigned.of(held, holder, own), candidates, links, holder, generator).sort().values
 
 
 def _holders(parties: Sequence[Party], ids: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -120,16 +271,24 @@ def assign_pairs(parties: Sequence[Party], held: HeldOutLinks, *, train: float, 
     own, holder = _holders(parties, held.ids)
     removed = torch.cat([pairs[0, pairs[1] == 1] for pairs in (held.val, held.test)])
     generator = numpy_generator(seed, "training pairs")
-    known = torch.cat([_links_of(party, held.ids) for party in parties]).unique()
+    known = torch.cat([_links_of(party, held.ids, held.relation) for party in parties]).unique()
     if bool(torch.isin(removed, known).any()):
         raise IsthmusError("a party has links that are held out: cut `HeldOutLinks.pool` instead of the full pool")
     links = _sample(known, round(train * known.numel()), generator)
     taken = torch.cat([held.links, held.val[0], held.test[0]]).unique()
-    absent = _draw_non_links(_Assigned.of(links, holder, own), taken, holder, generator)
+    absent = _draw_non_links(_Assigned.of(links, holder, own), held.candidates, taken, holder, generator)
     parts = [_with_labels(links, absent), held.val, held.test]
     codes, y = torch.cat(parts, dim=1)
     split = torch.arange(len(SPLITS)).repeat_interleave(torch.tensor([part.size(1) for part in parts]))
     return _attach(parties, own, held.ids, holder, _Assigned.of(codes, holder, own), y, split)
+
+
+def _first_of_each(values: Tensor) -> Tensor:
+    """The first position of each different value."""
+    ordered, order = values.sort(stable=True)
+    new = torch.ones_like(ordered, dtype=torch.bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    return order[new]
 
 
 def sample_non_links(nodes: int, taken: Tensor, count: int, generator: np.random.Generator) -> Tensor:
@@ -141,7 +300,12 @@ def sample_non_links(nodes: int, taken: Tensor, count: int, generator: np.random
     >>> sample_non_links(4, torch.tensor([0, 2, 3]), 9, numpy_generator(0, "example")).tolist()
     [1, 4, 5]
     """
-    free = nodes * (nodes - 1) // 2 - taken.numel()
+    return _sample_free(nodes * (nodes - 1) // 2, taken, count, generator)
+
+
+def _sample_free(total: int, taken: Tensor, count: int, generator: np.random.Generator) -> Tensor:
+    """Random numbers below `total` that are not taken, ascending; all of them if there are fewer than `count`."""
+    free = total - taken.numel()
     rank = np.sort(generator.choice(free, min(count, free), replace=False, shuffle=False))
     # taken[k] - k free pairs are below taken[k], so this finds the taken pairs before the free pair of each rank
     below = taken.numpy() - np.arange(taken.numel())
@@ -170,7 +334,9 @@ class _Assigned:
         return cls(first, second, party, across)
 
 
-def _draw_non_links(links: _Assigned, taken: Tensor, holder: Tensor, generator: np.random.Generator) -> Tensor:
+def _draw_non_links(
+    links: _Assigned, candidates: Candidates, taken: Tensor, holder: Tensor, generator: np.random.Generator
+) -> Tensor:
     """As many pairs that are not taken as there are links within each party, and as there are links across."""
     low, high = _decode(taken)
     arriving = torch.bincount(high, minlength=holder.numel())  # pairs are sorted by their second node
@@ -182,18 +348,20 @@ def _draw_non_links(links: _Assigned, taken: Tensor, holder: Tensor, generator: 
         near = rows.concat_ranges(start[home], arriving[home])
         inside = near[place[low[near]] >= 0]
         own = _encode(place[low[inside]], place[high[inside]]).sort().values
-        parts.append(_encode(*(home[end] for end in _decode(sample_non_links(home.numel(), own, count, generator)))))
+        parts.append(_encode(*(home[end] for end in _decode(candidates.among(home).sample(own, count, generator)))))
     count = int((links.across & (links.party >= 0)).sum())
-    return torch.cat([*parts, _draw_across(taken, holder, count, generator)])
+    return torch.cat([*parts, _draw_across(candidates, taken, holder, count, generator)])
 
 
-def _draw_across(taken: Tensor, holder: Tensor, count: int, generator: np.random.Generator) -> Tensor:
+def _draw_across(
+    candidates: Candidates, taken: Tensor, holder: Tensor, count: int, generator: np.random.Generator
+) -> Tensor:
     """Pairs of nodes of different parties that are not taken."""
-    tried, most = 0, holder.numel() * (holder.numel() - 1) // 2 - taken.numel()
+    tried, most = 0, candidates.size - taken.numel()
     drawn = taken[:0]
     while drawn.numel() < count and tried < most:
         tried = min(2 * max(tried, count), most)
-        drawn = sample_non_links(holder.numel(), taken, tried, generator)
+        drawn = candidates.sample(taken, tried, generator)
         low, high = (holder[end] for end in _decode(drawn))
         drawn = drawn[(low != high) & (low >= 0) & (high >= 0)]
     return _sample(drawn, count, generator)
@@ -253,14 +421,23 @@ def _with_ids(pool: Pool) -> Pool:
     return replace(pool, parties=tuple(numbered))
 
 
-def _remove_links(party: Party, links: Tensor, ids: Tensor) -> Party:
-    """The party without the edges of these links, within it and across its border, nor in its nodes' degrees."""
+def _remove_links(party: Party, links: Tensor, ids: Tensor, types: Tensor | None) -> Party:
+    """The party without the edges of these links, within it and across its border, nor in its nodes' degrees.
+
+    Arguments:
+        types: of a typed graph the types of these edges.
+    """
     at, graph, border = _positions_of(ids, _ids_of(party)), copy.copy(party.graph), party.border
-    keep = ~torch.isin(_encode(*at[graph.edge_index]), links)
+
+    def kept(codes: Tensor, kinds: Tensor | None) -> Tensor:
+        gone = torch.isin(codes, links)
+        return ~(gone if types is None or kinds is None else gone & torch.isin(kinds, types))
+
+    keep = kept(_encode(*at[graph.edge_index]), graph.get("edge_type"))
     graph.edge_index, graph.num_nodes = graph.edge_index[:, keep], party.nodes
     graph.update({name: column[keep] for name, column in party.per_edge().items()})
     if border is not None:
-        keep = ~torch.isin(_encode(_positions_of(ids, border.outer), at[border.inner]), links)
+        keep = kept(_encode(_positions_of(ids, border.outer), at[border.inner]), border.edge_type)
         border = border.where(keep)
     rest = replace(party, graph=graph, border=border)
     if party.structural is not None and party.structural.numel():
@@ -298,14 +475,21 @@ def _neighbours(party: Party, ids: Tensor) -> Tensor:
     return torch.bincount(arriving[0], minlength=party.nodes)
 
 
-def _links_of(party: Party, ids: Tensor) -> Tensor:
-    """The links that a party knows, ascending."""
+def _links_of(party: Party, ids: Tensor, asked: int | None) -> Tensor:
+    """The links that a party knows, of one edge type where the graph is typed, ascending."""
     at, border = _positions_of(ids, _ids_of(party)), party.border
-    codes = [_encode(*at[party.graph.edge_index])]
+    codes, kinds = [_encode(*at[party.graph.edge_index])], [party.graph.get("edge_type")]
     if border is not None:
         codes.append(_encode(_positions_of(ids, border.outer), at[border.inner]))
-    links = torch.cat(codes).unique()
-    return links[links >= 0]
+        kinds.append(border.edge_type)
+    if asked is not None:
+        codes = [code[kind == asked] for code, kind in zip(codes, kinds, strict=True)]
+    return _ascending(torch.cat(codes).unique())
+
+
+def _ascending(codes: Tensor) -> Tensor:
+    """The encoded pairs among these, in order."""
+    return codes[codes >= 0].sort().values
 
 
 def _ids_of(party: Party) -> Tensor:

@@ -38,6 +38,8 @@ class LinkPrediction(Task):
     level: ClassVar[Level] = "pair"
     known_metrics: ClassVar[tuple[str, ...]] = ("auc", "party_auc", "average_precision", "accuracy", "loss")
 
+    relation: str = ""
+    """Of typed graphs the relation whose links are asked: its name, or its type as `source relation target`."""
     width: int = Field(100, ge=1)
     """Width of the embeddings."""
     val: Share = 0.05
@@ -50,7 +52,7 @@ class LinkPrediction(Task):
     def make_parties(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
         """Hold out links, cut the graph, and give every party its pairs."""
         try:
-            held = hold_out_links(pool, val=self.val, test=self.test, seed=seed)
+            held = hold_out_links(pool, val=self.val, test=self.test, seed=seed, relation=self.relation)
         except IsthmusError as error:
             raise IsthmusError(f"task '{self.name}': {error}") from error
         return assign_pairs(cut(held.pool), held, train=self.train, seed=seed)

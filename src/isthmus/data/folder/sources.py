@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -218,12 +219,12 @@ def _read(path: Path, party: str) -> Iterator[tuple[str, SourceTable]]:
 def _table_name(path: Path, party: str) -> str:
     """Return the name of the table in a file.
 
-    >>> _table_name(Path("in/north-accounts.csv"), "north"), _table_name(Path("in/My data.csv"), "")
-    ('accounts', 'My_data')
+    >>> _table_name(Path("in/north-accounts.csv"), "north"), _table_name(Path("in/a/accounts.csv"), "a")
+    ('accounts', 'accounts')
     """
-    stem = path.stem
-    if party and len(stem) > len(party) and (stem.startswith(party) or stem.endswith(party)):
-        stem = stem.removeprefix(party) if stem.startswith(party) else stem.removesuffix(party)
+    stem, own = path.stem, re.escape(party)
+    if party and (apart := re.fullmatch(rf"{own}[ _.-]+(.+)|(.+)[ _.-]+{own}", stem)):
+        stem = apart[1] or apart[2]
     return "".join(letter if letter.isalnum() or letter in "_-" else "_" for letter in stem.strip(" -_."))
 
 
