@@ -54,12 +54,15 @@ def in_one_process(name: str, rounds: int) -> tuple[Study, RunResult]:
     """A study of five parties, and what it gives without workers."""
     if name == "links":
         study = study_of("fedavg", rounds, parties=5, task={"name": "link-prediction"})
+    elif name == "typed":
+        banks = {"name": "ledgers", "parties": 5, "customers": 20, "transfers": 10, "laundering": 0.05}
+        study = study_of("fedavg", rounds, data=banks, parties=None, model={"encoder": "hetero-sage"})
     else:
         study = study_of(name, rounds, parties=5)
     return study, run_study(study).runs[0]
 
 
-ON_WORKERS = [*EXACT, "two-groups", "fclg", "fgssl", "fedgta", "moon", "fedgc by sgd", "links"]
+ON_WORKERS = [*EXACT, "two-groups", "fclg", "fgssl", "fedgta", "moon", "fedgc by sgd", "links", "typed"]
 WORKERS = [*((name, 2) for name in ON_WORKERS), *((name, cores) for name in ("fedavg", "fgssl") for cores in (1, 3, 8))]
 FEW = [each for each in WORKERS if each[0] in ("fedavg", "fgssl")]
 

@@ -118,6 +118,14 @@ def test_of_several_parties_the_odd_one_is_named(tmp_path):
     ]
 
 
+def test_settings_of_a_folder_with_problems_of_its_own_are_compared(tmp_path):
+    north, south = two_drafts()
+    south.tables[NODES]["id"][1] = south.tables[NODES]["id"][0]
+    found = reports(write(tmp_path, north, south.with_settings(labels=["high", "low"])))
+    assert "party.toml: 'labels' differs from that of party 'north': make them equal" in found["south"]
+    assert any("repeats an earlier id" in each for each in found["south"])
+
+
 def test_differing_level_and_ids_are_reported(tmp_path):
     found = reports(write(tmp_path, graph_draft("a", partner=None), collection_draft("b")))
     assert "party.toml: 'level' differs from that of party 'a': make them equal" in found["b"]
@@ -240,11 +248,11 @@ def test_all_problems_of_all_folders_are_in_one_report(tmp_path):
         graph_draft("west").with_settings(labels=["x"]),
     )
     found = reports(root)
-    assert [len(found[name]) for name in ("north", "south", "west")] == [1, 1, 1]
+    assert [len(found[name]) for name in ("north", "south", "west")] == [1, 1, 2]
     with pytest.raises(IsthmusError) as caught:
         read_folders(root)
     assert str(caught.value) == (
-        f"{root / 'north'} has 3 problems: nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8: column 'age' has no value: "
+        f"{root / 'north'} has 4 problems: nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8: column 'age' has no value: "
         f'fill it in, or declare missing = "mean" before training (all of them: isthmus party check {root})'
     )
 

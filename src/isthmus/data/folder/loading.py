@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, sec
 from isthmus.data.folder.problems import Problem, at_rows, summarize_notes
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.data.folder.relations import relations
-from isthmus.data.folder.settings import FILE, differences
+from isthmus.data.folder.settings import FILE, PartyFile, differences, read_settings
 from isthmus.data.folder.shared_nodes import problems_of_shared_nodes
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.ids import PLAIN, Hashing, uniform
@@ -102,7 +102,12 @@ def _check_together(
 ) -> tuple[dict[Path, Contents], dict[Path, list[Problem]]]:
     usable = {folder: contents for folder, contents, _ in checked if contents is not None}
     more = _problems_between(usable, {folder.name for folder, contents, _ in checked if contents is None})
-    return usable, {folder: [*more.get(folder, []), *problems] for folder, _, problems in checked}
+    # of tables that cannot be used nothing is known, but what party.toml says of them is compared all the same
+    settings = {folder: contents.settings if contents else read_settings(folder)[0] for folder, contents, _ in checked}
+    differ = _differing_settings({folder: each for folder, each in settings.items() if each is not None})
+    return usable, {
+        folder: [*differ.get(folder, []), *more.get(folder, []), *problems] for folder, _, problems in checked
+    }
 
 
 def build_party(
@@ -167,7 +172,7 @@ def _problems_between(usable: dict[Path, Contents], unusable: Collection[str]) -
             what = f"name '{name}' is also used in {names[name]}: give each party its own name"
             problems[folder].append(Problem(FILE, what))
         names[name] = folder
-        problems[folder] += _differing_settings(contents, _usual(list(usable.values())))
+        problems[folder] += _differing_ids(contents, next(iter(usable.values())))
     parties = {name: usable[folder] for name, folder in names.items()}
     for folder, contents in usable.items():
         problems[folder] += _problems_with_owners(contents, parties, unusable)
@@ -195,27 +200,31 @@ def _problems_with_classes(contents: Sequence[Contents]) -> list[Problem]:
     return [Problem(settings.items_file, what, severe=False, minor=True)]
 
 
-def _usual(contents: Sequence[Contents]) -> Contents:
-    """The first party whose settings are those of most."""
-    common = [json.dumps(each.settings.common, sort_keys=True, default=str) for each in contents]
-    return contents[common.index(Counter(common).most_common(1)[0][0])]
-
-
-def _differing_settings(contents: Contents, first: Contents) -> list[Problem]:
-    """Return settings that must be equal at all parties but differ from another party's."""
-    other = first.settings.name
-    differ = [key for key, value in contents.settings.common.items() if value != first.settings.common[key]]
-    if contents.database is not None and first.database is not None:
-        found = [Problem(FILE, each) for each in differences(contents.settings, first.settings, other)]
-        differ = [key for key in differ if key not in ("columns", "tables")]
-    else:
+def _differing_settings(settings: Mapping[Path, PartyFile]) -> dict[Path, list[Problem]]:
+    """Return settings that must be equal at all parties but differ from those that most have."""
+    every = list(settings.values())
+    common = [json.dumps(each.common, sort_keys=True, default=str) for each in every]
+    usual = every[common.index(Counter(common).most_common(1)[0][0])] if every else None
+    problems = {}
+    for folder, own in settings.items():
+        assert usual is not None
+        differ = [key for key, value in own.common.items() if value != usual.common[key]]
         found = []
-    found += [Problem(FILE, f"'{key}' differs from that of party '{other}': make them equal") for key in differ]
-    if contents.ids is not None and contents.hashed != first.hashed:
-        types = ("whole numbers", "texts")
-        what = f"column 'id' holds {types[contents.hashed]}, that of party '{other}' {types[first.hashed]}"
-        found.append(Problem(NODES, f"{what}: use one type, or a key"))
-    return found
+        if own.tables and usual.tables:
+            found = list(differences(own, usual, usual.name))
+            differ = [key for key in differ if key not in ("columns", "tables")]
+        found += [f"'{key}' differs from that of party '{usual.name}': make them equal" for key in differ]
+        problems[folder] = [Problem(FILE, each) for each in found]
+    return problems
+
+
+def _differing_ids(contents: Contents, first: Contents) -> list[Problem]:
+    """Return a problem if ids have another type than another party's."""
+    if contents.ids is None or contents.hashed == first.hashed:
+        return []
+    types = ("whole numbers", "texts")
+    what = f"column 'id' holds {types[contents.hashed]}, that of party '{first.settings.name}' {types[first.hashed]}"
+    return [Problem(NODES, f"{what}: use one type, or a key")]
 
 
 def _problems_with_owners(contents: Contents, parties: dict[str, Contents], unusable: Collection[str]) -> list[Problem]:
