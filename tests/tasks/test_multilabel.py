@@ -1,12 +1,14 @@
 """Labels of several tasks: what parties count adds up to sklearn's metrics, and a missing label plays no part."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score, roc_curve
+from torch.nn import functional
 
 from isthmus.errors import IsthmusError
 from isthmus.tasks.base import Step
@@ -60,6 +62,49 @@ def test_counts_of_all_parties_sum_to_sklearns_metrics_on_labelled_entries(seed,
     if spread < 30:  # sklearn is given chances, which have no digits left far from 0
         assert found["loss"] == pytest.approx(log_loss(step.y[known], chance), rel=1e-5)
     assert found["roc_auc"] == pytest.approx(exact_area(step), abs=0.005)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_figures_of_yes_are_sklearns(seed):
+    step = make_step(seed=seed)
+    step.output.mul_(100).round_()  # no two scores of different items share a bin without being equal
+    f1, recall = [], []
+    for output, y in zip(step.output.T, step.y.T, strict=True):
+        known = ~y.isnan()
+        f1.append(f1_score(y[known], output[known] >= 0))
+        false, true, _ = roc_curve(y[known], output[known], drop_intermediate=False)
+        recall.append(max(true[false <= 0.1]))
+    task = GraphMultiLabel(tasks=3, max_fpr=0.1)
+    counts = {name: count.sum(0) for name, count in task.counts(step).items()}
+    found = task.metrics(counts)
+    assert found["macro_f1"] == pytest.approx(sum(f1) / 3)
+    assert found["recall_at_fpr"] <= sum(recall) / 3 + 1e-9
+    assert found["recall_at_fpr"] == pytest.approx(sum(recall) / 3, abs=0.05)
+    assert task.per_label(counts)["f1"] == pytest.approx(f1)
+
+
+def test_balanced_weights_let_yes_and_no_of_each_task_count_equally():
+    step = make_step()
+    found = GraphMultiLabel(tasks=3, class_weights="balanced").loss(step)
+    starts = [0, *torch.tensor(SIZES).cumsum(0).tolist()]
+    for party, (start, stop) in enumerate(itertools.pairwise(starts)):
+        means = []
+        for output, y in zip(step.output[start:stop].T, step.y[start:stop].T, strict=True):
+            for label in (0.0, 1.0):
+                if (y == label).any():
+                    losses = functional.binary_cross_entropy_with_logits(
+                        output[y == label], y[y == label], reduction="none"
+                    )
+                    means.append(losses.mean())
+        assert float(found[party]) == pytest.approx(float(sum(means) / len(means)) if means else 0.0, rel=1e-5)
+
+
+def test_the_focal_loss_of_an_entry_is_its_definition_and_the_metric_stays():
+    step, plain, focal = make_step(), GraphMultiLabel(tasks=3), GraphMultiLabel(tasks=3, focal_gamma=2.0)
+    known = ~step.y[:40].isnan()
+    p = torch.where(step.y[:40] > 0, step.output[:40].sigmoid(), 1 - step.output[:40].sigmoid())[known]
+    assert float(focal.loss(step)[0]) == pytest.approx(float((-((1 - p) ** 2) * p.log()).mean()), rel=1e-4)
+    assert torch.equal(focal.counts(step)["loss"], plain.counts(step)["loss"])
 
 
 @given(

@@ -317,6 +317,13 @@ class MultiTask(Task):
         return y.to(step.output.dtype).masked_fill(~known, 0.0), known
 
 
+def focal(losses: Tensor, gamma: float) -> Tensor:
+    """The focal losses of items, or entries, with these cross-entropies; the same for `gamma` 0."""
+    if not gamma:
+        return losses
+    return (-torch.expm1(-losses)).clamp(min=torch.finfo(losses.dtype).tiny) ** gamma * losses
+
+
 def names_of(labels: Sequence[str], count: int) -> list[str]:
     """The names of classes or tasks, numbers where they have none.
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from isthmus.data import rows
 from isthmus.data.level import Level
 from isthmus.errors import IsthmusError, did_you_mean
-from isthmus.tasks.base import CountForm, Step, Task, names_of
+from isthmus.tasks.base import CountForm, Step, Task, focal, names_of
 from isthmus.tasks.ranking import (
     ALERTS,
     BINS,
@@ -195,9 +195,7 @@ class Classification(Classes):
 
     def loss(self, step: Step) -> Tensor:
         self._check(step)
-        losses = F.cross_entropy(step.output, step.y, reduction="none")
-        if self.focal_gamma:
-            losses = (-torch.expm1(-losses)).clamp(min=torch.finfo(losses.dtype).tiny) ** self.focal_gamma * losses
+        losses = focal(F.cross_entropy(step.output, step.y, reduction="none"), self.focal_gamma)
         if self.class_weights == "none":
             return step.mean(losses)
         weights = self._item_weights(step).to(losses)

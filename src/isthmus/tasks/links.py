@@ -83,9 +83,10 @@ class LinkPrediction(Task):
         return _SCORES.count(counts)
 
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
-        metrics = _SCORES.metrics(counts)
-        if "roc_auc" in metrics:
-            metrics["auc"] = metrics.pop("roc_auc")
+        found = _SCORES.metrics(counts)
+        metrics = {name: value for name, value in found.items() if name in self.known_metrics}
+        if "roc_auc" in found:
+            metrics["auc"] = found["roc_auc"]
         if counts["parties"]:
             metrics["party_auc"] = float(counts["areas"] / counts["parties"])
         return metrics

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from isthmus.data import rows
 from isthmus.data.level import Level
-from isthmus.tasks.base import CountForm, MultiTask, Step, names_of
-from isthmus.tasks.ranking import BINS, areas, count_scores, ranking_metrics
+from isthmus.tasks.base import CountForm, MultiTask, Step, focal, names_of
+from isthmus.tasks.ranking import BINS, areas, count_scores, ranking_metrics, recall_at_fpr
 
 
 class MultiLabel(MultiTask):
-    """Binary cross-entropy; accuracy, and ROC AUC and average precision averaged over the tasks that have both classes.
+    """Binary cross-entropy; accuracy, and other metrics averaged over the tasks that have both classes.
 
-    The latter two follow from counts of scores in bins, see `tasks/ranking.py`.
+    These are ROC AUC, average precision, the recall at a false-positive rate of `max_fpr`, and the F1 of yes. They
+    follow from counts of scores in bins, see `tasks/ranking.py`. `focal_gamma` is that of `Classification`.
 
     >>> import torch
     >>> y = torch.tensor([[0.0], [0.0], [1.0], [float("nan")]])
@@ -29,10 +32,40 @@ class MultiLabel(MultiTask):
     (0.5, 0.667)
     """
 
-    known_metrics: ClassVar[tuple[str, ...]] = ("roc_auc", "average_precision", "accuracy", "loss")
+    known_metrics: ClassVar[tuple[str, ...]] = (
+        "roc_auc",
+        "average_precision",
+        "recall_at_fpr",
+        "macro_f1",
+        "accuracy",
+        "loss",
+    )
+
+    class_weights: Literal["none", "balanced"] = "none"
+    """Weights of yes and no in the loss: none; or balanced, so that of each task the yes and the no that a party has in
+    a step count equally, and tasks do."""
+    focal_gamma: float = Field(0.0, ge=0)
+    """Exponent of the focal loss; 0 is cross-entropy, 2 is usual."""
+    max_fpr: float = Field(0.001, ge=0, le=1)
+    """False-positive rate of the metric `recall_at_fpr`."""
+
+    @property
+    def loss_is_of_items(self) -> bool:
+        return self.class_weights == "none"
+
+    def loss(self, step: Step) -> Tensor:
+        if self.class_weights == "none":
+            return super().loss(step)
+        y, known = self.labels(step)
+        task = torch.arange(self.tasks, device=y.device)
+        cell = (rows.party_of_rows(step.sizes, y.device)[:, None] * self.tasks + task) * 2 + y.long()
+        counts = torch.bincount(cell[known], minlength=2 * self.tasks * len(step.sizes))
+        weights = counts.clamp(min=1).reciprocal()[cell].masked_fill(~known, 0.0).to(y)
+        losses = weights * self.entry_loss(step.output, y)
+        return step.sum(losses.sum(1)) / step.sum(weights.sum(1)).clamp(min=torch.finfo(y.dtype).tiny)
 
     def entry_loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(output, y, reduction="none")
+        return focal(F.binary_cross_entropy_with_logits(output, y, reduction="none"), self.focal_gamma)
 
     def predictions(self, output: Tensor, labels: Sequence[str]) -> dict[str, Any]:
         """For every task whether the label is yes, and the probability of that as a score."""
@@ -48,7 +81,8 @@ class MultiLabel(MultiTask):
         """How many `scores` of either class lie in each bin, `[parties, tasks, 2, bins]`, and the sum of the losses."""
         y, known = self.labels(step)
         counts = count_scores(step.output, y, known, step.sizes)
-        losses = self.entry_loss(step.output, y).masked_fill(~known, 0.0).cpu()  # some devices have no doubles
+        losses = F.binary_cross_entropy_with_logits(step.output, y, reduction="none")
+        losses = losses.masked_fill(~known, 0.0).cpu()  # some devices have no doubles
         return {"scores": counts, "loss": step.sum(losses.double().sum(1))}
 
     def count_forms(self) -> dict[str, CountForm]:
@@ -64,7 +98,10 @@ class MultiLabel(MultiTask):
             return {}
         hits = negative[:, : BINS // 2].sum() + positive[:, BINS // 2 :].sum()
         own = {"accuracy": float(hits / entries), "loss": float(counts["loss"] / entries)}
-        return own | ranking_metrics(counts["scores"])
+        found = {"recall_at_fpr": recall_at_fpr(counts["scores"], self.max_fpr), "macro_f1": _of_yes(counts)["f1"]}
+        both = (negative.sum(1) > 0) & (positive.sum(1) > 0)
+        means = {name: float(values[both].mean()) for name, values in found.items()} if bool(both.any()) else {}
+        return own | ranking_metrics(counts["scores"]) | means
 
     def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any]:
         labels = counts["scores"].cpu().sum(2).double()
@@ -74,7 +111,15 @@ class MultiLabel(MultiTask):
         return {"scores": same, "loss": -torch.special.xlogy(labels, labels / labels.sum(1, keepdim=True)).nansum()}
 
     def per_label(self, counts: Mapping[str, Any]) -> dict[str, list[float]]:
-        return {"items": counts["scores"].sum((1, 2)).tolist(), "roc_auc": areas(counts["scores"]).tolist()}
+        own = {"items": counts["scores"].sum((1, 2)), "roc_auc": areas(counts["scores"]), **_of_yes(counts)}
+        return {name: values.tolist() for name, values in own.items()}
+
+
+def _of_yes(counts: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Recall, precision and F1 of yes for each task, `[tasks]`; NaN where there is nothing to count."""
+    false, true = counts["scores"].cpu().double()[..., BINS // 2 :].sum(-1).unbind(1)
+    items = counts["scores"].cpu().double()[:, 1].sum(-1)
+    return {"recall": true / items, "precision": true / (true + false), "f1": 2 * true / (items + true + false)}
 
 
 class NodeMultiLabel(MultiLabel):
