@@ -31,6 +31,7 @@ from isthmus.tasks.classification import Classification
 from isthmus.tasks.metrics import Metric, metric_of
 from isthmus.tasks.multilabel import MultiLabel
 from isthmus.tasks.ranking import OF_ONE_CLASS, RANKING
+from isthmus.tasks.regression import Regression
 
 
 def data_notes(
@@ -238,7 +239,9 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     own = {method.label: [run for run in runs if run.method == method.label] for method in methods}
     for name in (method.label for method in methods if method.role != "constant" and is_majority(own[method.label])):
         value = metric.shown(fmean(run.majority_score for run in own[name] if run.majority_score is not None), " %")
-        notes.append(f"{name} is no better than {metric.one_answer} of the test items, whose {metric.title} is {value}")
+        what = f"{name} is no better than {metric.one_answer} of the test items, whose {metric.title} is {value}"
+        unscaled = ": labels are not scaled, so a model learns their mean first; give it more rounds, and no dropout"
+        notes.append(what + (unscaled if metric.name in Regression.known_metrics[:2] else ""))
     for answer in (method.label for method in methods if method.role == "constant"):
         for name in (method.label for method in methods if method.role != "constant"):
             pairs = [
