@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import ssl
+import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -201,16 +202,17 @@ def put(base: Study, federation: Federation, tmp_path: Path) -> tuple[Study, Pat
 
 @pytest.mark.processes
 def test_tables_of_banks_are_a_typed_federation(tmp_path: Path) -> None:
-    """From three CSV files of each bank to transfers that are classified: as in one process."""
+    """From three CSV files of each bank to transfers that are classified: the page's study, as in one process."""
     write_ledgers(tmp_path / "exports", parties=3, customers=30, transfers=12, laundering=0.1)
     made = isthmus(
         "party", "new", tmp_path / "data", "--tables", f"{tmp_path}/exports/*", "--label", "transfers.laundering"
     )
     assert made.returncode == 0, made.stderr
-    study = Study.of({
-        "unlabelled": "idle", "protect": {"total": "none"}, "data": {"name": "folder", "path": str(tmp_path / "data")},
-        "model": {"encoder": "hetero-sage", "hidden": 8}, "methods": [{"name": "fedavg", "rounds": 2}],
-    })  # fmt: skip
+    (page,) = (each.text for each in blocks("docs/laundering.md") if each.title == "together.toml")
+    told = tomllib.loads(page)
+    told["methods"][0]["rounds"] = 2
+    whole = {**told, "data": {"name": "folder", "path": str(tmp_path / "data")}}
+    study = Study.of({**whole, "unlabelled": "idle", "protect": {"total": "none"}})
     toml = written(tmp_path / "s.toml", **study.resolved(), protect=study.protect.model_dump())
     here = Federation(tmp_path / "federation", toml, parties_in(tmp_path / "data"))
     try:
