@@ -565,7 +565,12 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
             {},
             "the owner column holds values of type int64: it must hold names",
         ),
-        ({}, None, {}, "a party has nodes and edges: give both --nodes and --edges, or --smiles"),
+        (
+            {},
+            None,
+            {},
+            "a party has nodes and edges: give both --nodes and --edges (whose table may have no rows), or --smiles",
+        ),
     ],
     ids=range(15),
 )

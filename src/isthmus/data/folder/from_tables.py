@@ -258,7 +258,9 @@ def _tables(
         raise _error("molecules have their own nodes and edges: give --smiles alone")
     from_edges = source.nodes is None and source.graphs is not None
     if source.smiles is None and (source.edges is None or (source.nodes is None and not from_edges)):
-        raise _error("a party has nodes and edges: give both --nodes and --edges, or --smiles")
+        raise _error(
+            "a party has nodes and edges: give both --nodes and --edges (whose table may have no rows), or --smiles"
+        )
     items = {role: role for role in ("id", "label", "split")}
     sources: list[tuple[str, Path | None, dict[str, str]]] = [
         (MOLECULES, source.smiles, {"smiles": "smiles", **items}),
