@@ -343,6 +343,17 @@ def test_parties_that_a_metric_leaves_out_are_a_note() -> None:
     assert not any("leave them out" in note for note in isthmus.run("fedavg", small_parties("node"), rounds=1).notes)
 
 
+def test_an_average_precision_that_bins_make_uncertain_is_told() -> None:
+    method = Method.named("fedavg")(rounds=1)
+    run = isthmus.run(method, {"name": "banks", "classes": 2}, metric="average_precision").runs[0]
+    assert list(run.by_label["1"])[-2:] == ["average_precision", "average_precision_error"]
+    assert run.by_label["0"]["average_precision"] is None  # of two classes one is looked for
+    for error, due in ((0.004, []), (0.0213, ["fedavg is up to 2.1 points off the exact one, since many"])):
+        other = replace(run, by_label={"1": {"items": 9.0, "average_precision_error": error}})
+        found = [note for note in result_notes([method], [other], "average_precision") if "share a bin" in note]
+        assert [note.split(" of ", 1)[1].split(" scores")[0] for note in found] == due
+
+
 def test_who_is_ahead_by_party_is_said_where_training_alone_is_best_by_all_items() -> None:
     def run_of(method: str, score: float, mean: float) -> Any:
         run = isthmus.run(method, rounds=1).runs[0]

@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from isthmus.tasks.ranking import (
     areas,
+    average_precision_errors,
     average_precisions,
     count_scores,
     precision_at_k,
@@ -29,6 +32,32 @@ def test_counts_in_bins_give_scikit_learns_figures(seed):
         due = average_precision_score(y[:, at], scores[:, at])
         assert average_precisions(found)[at].item() == pytest.approx(due, abs=0.02)
     assert ranking_metrics(found)["roc_auc"] == pytest.approx(areas(found).mean().item())
+
+
+@given(
+    output=st.lists(st.floats(-1e4, 1e4, width=32) | st.sampled_from([0.0, 1e-3, 2e-3, 3e-3]), min_size=2, max_size=40),
+    data=st.data(),
+)
+@settings(max_examples=80)
+def test_an_average_precision_is_never_further_off_than_is_said(output, data):
+    labels = data.draw(st.lists(st.booleans(), min_size=len(output), max_size=len(output)))
+    y = torch.tensor([[1], [0], *([int(label)] for label in labels[2:])])
+    scores = torch.tensor(output)[:, None]
+    found = counted(scores, y)
+    off = abs(average_precisions(found).item() - average_precision_score(y, scores))
+    assert off <= average_precision_errors(found).item() + 1e-9
+
+
+def test_the_error_of_an_average_precision_is_reached():
+    y, scores = torch.tensor([[1], [1], [0], [0]]), torch.tensor([[0.003], [0.002], [0.001], [0.0]])
+    for signed in (scores, -scores + 0.003):  # all in one bin, the positives first or last
+        exact = average_precision_score(y, signed)
+        assert exact == pytest.approx(1.0 if signed is scores else (1 / 3 + 2 / 4) / 2)
+        off = abs(average_precisions(counted(signed, y)).item() - exact)
+        assert off <= average_precision_errors(counted(signed, y)).item() + 1e-12
+    assert average_precision_errors(counted(scores, y)).item() == pytest.approx(0.5)
+    apart = torch.tensor([[4.0], [1.0], [-1.0], [-4.0]])  # each in a bin of its own
+    assert average_precision_errors(counted(apart, y)).item() == 0.0
 
 
 def test_scores_within_one_bin_are_ties():

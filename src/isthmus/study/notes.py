@@ -30,8 +30,11 @@ from isthmus.tasks.base import Task
 from isthmus.tasks.classification import Classification
 from isthmus.tasks.metrics import Metric, metric_of
 from isthmus.tasks.multilabel import MultiLabel
-from isthmus.tasks.ranking import OF_ONE_CLASS, RANKING
+from isthmus.tasks.ranking import OF_ONE_CLASS, PRECISION_ERROR, RANKING
 from isthmus.tasks.regression import Regression
+
+NOTED_ERROR = 0.01
+"""The error of an average precision from which on a note tells it."""
 
 
 def data_notes(
@@ -256,6 +259,7 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     missing = dict.fromkeys(run.select_by for run in validated if f"val_{run.select_by}" not in run.metrics)
     titles = [metric_of(name).title for name in missing if name]
     notes += [f"validation data with a single class give no {title}: the last round is the result" for title in titles]
+    notes += _imprecise(own, methods, metric)
     judged = f"test_{judged_by}"
     alone, federated = (_best(methods, runs, judged, role) for role in ("alone", "federated"))
     few = {
@@ -283,6 +287,24 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
         ahead = ahead_over_parties(alone[1], of_parties, smaller=metric.smaller_is_better)
         notes.append(alone_is_best(alone[1], rising, difference(first, second, metric.smaller_is_better), ahead))
     return notes
+
+
+def _imprecise(own: Mapping[str, Sequence[RunResult]], methods: Sequence[Method], metric: Metric) -> Iterator[str]:
+    """A note if scores share so many bins that average precisions may be a point off."""
+    if metric.name != "average_precision":
+        return
+    off = {}
+    for name in (method.label for method in methods if method.role != "constant"):
+        of_runs = [
+            [error for label in run.by_label.values() if (error := label.get(PRECISION_ERROR)) is not None]
+            for run in own[name]
+        ]
+        off[name] = max((fmean(errors) for errors in of_runs if errors), default=0.0)
+    if names := [name for name, most in off.items() if most > NOTED_ERROR]:
+        yield (
+            f"{metric.title} of {few_names(names)} is up to {100 * max(off.values()):.1f} points off the exact one, "
+            "since many scores share a bin: isthmus predict gives the scores"
+        )
 
 
 def _unmeasured(methods: Sequence[Method], runs: Sequence[RunResult], metric: Metric) -> Iterator[str]:

@@ -18,8 +18,11 @@ from isthmus.tasks.base import CountForm, Step, Task, focal, names_of
 from isthmus.tasks.ranking import (
     ALERTS,
     BINS,
+    PRECISION_ERROR,
     RANKING,
     above,
+    average_precision_errors,
+    average_precisions,
     count_scores,
     edge,
     precision_at_k,
@@ -279,6 +282,10 @@ class Classification(Classes):
         hits, items, guesses = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
         f1 = 2 * hits / (items + guesses)
         figures = {"items": items, "recall": hits / items, "precision": hits / guesses, "f1": f1}
+        if "scores" in counts:  # of two classes one is ranked
+            for name, of in (("average_precision", average_precisions), (PRECISION_ERROR, average_precision_errors)):
+                figures[name] = torch.full_like(f1, torch.nan)
+                figures[name][self._ranked] = of(counts["scores"])
         return {name: values.tolist() for name, values in figures.items()}
 
     def _check(self, step: Step) -> None:

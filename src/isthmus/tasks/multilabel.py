@@ -14,7 +14,16 @@ from torch.nn import functional as F
 from isthmus.data import rows
 from isthmus.data.level import Level
 from isthmus.tasks.base import CountForm, MultiTask, Step, focal, names_of
-from isthmus.tasks.ranking import BINS, areas, count_scores, ranking_metrics, recall_at_fpr
+from isthmus.tasks.ranking import (
+    BINS,
+    PRECISION_ERROR,
+    areas,
+    average_precision_errors,
+    average_precisions,
+    count_scores,
+    ranking_metrics,
+    recall_at_fpr,
+)
 
 
 class MultiLabel(MultiTask):
@@ -112,6 +121,8 @@ class MultiLabel(MultiTask):
 
     def per_label(self, counts: Mapping[str, Any]) -> dict[str, list[float]]:
         own = {"items": counts["scores"].sum((1, 2)), "roc_auc": areas(counts["scores"]), **_of_yes(counts)}
+        own["average_precision"] = average_precisions(counts["scores"])
+        own[PRECISION_ERROR] = average_precision_errors(counts["scores"])
         return {name: values.tolist() for name, values in own.items()}
 
 

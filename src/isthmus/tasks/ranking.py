@@ -23,6 +23,8 @@ RANKING = ("roc_auc", "average_precision")
 """Metrics that follow from these counts."""
 ALERTS = ("recall_at_fpr", "precision_at_k")
 """Metrics of the highest scores alone, for two classes, that follow from these counts."""
+PRECISION_ERROR = "average_precision_error"
+"""Of each class by how much its average precision can be off, at most, because scores are counted in bins."""
 OF_ONE_CLASS = ("average_precision", *ALERTS)
 """Metrics that are not the same for the other one of two classes."""
 
@@ -78,6 +80,27 @@ def average_precisions(scores: Tensor) -> Tensor:
     precision = true / (true + false).clamp(min=1)
     found = (positive * precision).sum(-1) / positive.sum(-1)
     return found.masked_fill(negative.sum(-1) == 0, torch.nan)
+
+
+def average_precision_errors(scores: Tensor) -> Tensor:
+    r"""By how much `average_precisions` can be off, at most, `[...]`; NaN where a class has no scores.
+
+    In a bin with P positive and N negative scores, above which are T positives and F negatives, the exact precisions
+    are highest if all positives come first, as a tie, and lowest if they come last, one by one:
+
+    .. math:: \sum_{i=1}^{P} \frac{T + i}{T + F + N + i} \le \text{sum} \le P \frac{T + P}{T + P + F}.
+
+    Arguments:
+        scores: as of `count_scores`, `[..., 2, bins]`.
+    """
+    negative, positive = scores.cpu().double().unbind(-2)
+    false, true = above(scores)[..., 1:].unbind(-2)
+    last = true + false + negative  # the sum of (T + i) / (last + i) is P - (last - T) times that of 1 / (last + i)
+    inverse = torch.digamma(last + positive + 1) - torch.digamma(last + 1)
+    low = (positive - (last - true) * inverse).sum(-1)
+    high = (positive * (true + positive) / (true + positive + false).clamp(min=1)).sum(-1)
+    found = average_precisions(scores)
+    return torch.maximum(found - low / positive.sum(-1), high / positive.sum(-1) - found)
 
 
 def recall_at_fpr(scores: Tensor, rate: float) -> Tensor:
