@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -396,11 +397,7 @@ def joined(party, kind):
     return {frozenset(each) for each in edges.t().tolist() if each[0] != each[1]}
 
 
-OWNS, HELD, ASKED = (
-    ("customer", "owns", "account"),
-    ("account", "held by", "customer"),
-    ("customer", "asked for", "account"),
-)
+OWNS = ("customer", "owns", "account")
 
 
 @pytest.mark.parametrize(("relation", "kind", "ends"), [
@@ -422,15 +419,49 @@ def test_links_of_one_relation_join_its_types_and_its_reverse_does_not_tell_them
         type_of = dict(zip(party.ids.tolist(), party.graph.node_type.tolist(), strict=True))
         names = party.schema.node_types
         assert all({names[type_of[node]] for node in pair} == ends for pair, _ in every)
-        if kind == OWNS:
-            accounts = {
-                link: sorted(node for pair in asked if asked[pair] == link for node in pair if type_of[node] == 0)
+        for side in (0, 1) if len(ends) == 2 else ():  # links and other pairs have the same nodes
+            nodes = {
+                link: sorted(node for pair in asked if asked[pair] == link for node in pair if type_of[node] == side)
                 for link in (True, False)
             }
-            assert names[0] == "account"
-            assert accounts[True] == accounts[False]  # with fewer links each than customers
-            assert joined(before, HELD) - set(asked) == joined(party, HELD)  # the reverse goes with the link
-            assert joined(before, ASKED) == joined(party, ASKED)  # what also joins other pairs stays
+            assert nodes[True] == nodes[False]
+        for other in before.schema.edge_types:  # no edge joins a pair that is asked, neither of the reverse relation
+            assert joined(before, other) - set(asked) == joined(party, other)
+
+
+@pytest.mark.parametrize("kind", [("customer", "owns", "account"), ("account", "follows", "account")])
+def test_a_node_that_lost_its_only_link_does_not_give_the_link_away(kind):
+    """Each row names one other, so a row whose link is held out has none left."""
+    graph = HeteroData()
+    graph["account"].x, graph["account"].y = torch.zeros(400, 1), torch.zeros(400).long()
+    graph["customer"].x = torch.zeros(400, 1)
+    graph[kind].edge_index = torch.stack([torch.arange(200), 200 + torch.randperm(200)])
+    pool = Pool(None, classes=2, parties=(Party.of_graph("a", graph, ids=torch.arange(800)),))
+    held = hold_out_links(pool, val=0.1, test=0.2, seed=0, relation=kind[1])
+    (party,) = assign_pairs(held.pool.parties, held, train=1.0, seed=0)
+    degree = torch.bincount(party.graph.edge_index.flatten(), minlength=party.nodes)
+    at = dict(zip(party.ids.tolist(), degree.tolist(), strict=True))
+    asked = [pair for split in ("val", "test") for pair in pairs_of(party, split)]
+    assert len(asked) == 120
+    assert {at[node] for pair, _ in asked for node in pair} == {0}
+
+
+def test_a_link_that_no_other_pair_stands_beside_has_none():
+    """A party's only customer owns all its accounts; those of another party pair as ever."""
+    shops = []
+    for at, (name, customers) in enumerate((("a", 1), ("b", 30))):
+        graph = HeteroData()
+        graph["account"].x, graph["account"].y = torch.zeros(60, 1), torch.zeros(60).long()
+        graph["customer"].x = torch.zeros(30, 1)
+        graph["customer", "owns", "account"].edge_index = torch.stack([torch.arange(60) % customers, torch.arange(60)])
+        shops.append(Party.of_graph(name, graph, ids=torch.arange(90) + 100 * at))
+    held = hold_out_links(Pool(None, classes=2, parties=tuple(shops)), val=0.1, test=0.2, seed=0, relation="owns")
+    one, other = assign_pairs(held.pool.parties, held, train=1.0, seed=0)
+    ones, others = (Counter(link for _, link in pairs_of(party, "test")) for party in (one, other))
+    assert ones[False] == 0 < ones[True]
+    assert others[False] == others[True] > 0
+    with pytest.raises(IsthmusError, match="no pair beside the 18 held-out links has no edge"):
+        hold_out_links(Pool(None, classes=2, parties=(shops[0],)), val=0.1, test=0.2, seed=0, relation="owns")
 
 
 def test_a_relation_that_there_is_not_is_named():

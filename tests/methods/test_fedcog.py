@@ -153,8 +153,13 @@ def test_what_it_cannot_do_is_said_in_one_line():
     one_way = replace(
         parties[0], graph=Data(x=parties[0].graph.x, edge_index=torch.tensor([[0], [1]]), y=torch.zeros(3).long())
     )
-    with pytest.raises(IsthmusError, match="party 'a': some of its edges run one way only, and this method"):
+    with pytest.raises(
+        IsthmusError, match="party 'a': some of its edges do not run back with the same weight, as this"
+    ):
         started(FedCog(rounds=1), [one_way, parties[1]], Encoder.named("sgc")())
+    with pytest.raises(IsthmusError, match="do not run back"):
+        started(FedGcn(rounds=1), [one_way, parties[1]], Encoder.named("gcn")())
+    started(FedGcn(rounds=1, hops=0), [one_way, parties[1]], Encoder.named("gcn")())[0].go()  # it adds nothing up
     stray = Border(torch.tensor([0]), torch.tensor([99]), torch.tensor([0]), ("b",))
     run, _ = started(FedCog(rounds=1), [replace(parties[0], border=stray), parties[1]], Encoder.named("sgc")())
     with pytest.raises(IsthmusError, match=r"party 'a': its list of edges to party 'b' differs"):

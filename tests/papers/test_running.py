@@ -67,7 +67,7 @@ def test_what_is_kept_is_not_run_again(at_once: None, tmp_path: Path) -> None:
 def test_results_name_another_device_than_the_cpu(at_once: None, tmp_path: Path) -> None:
     plan = table(tmp_path)
     with pytest.raises(IsthmusError, match="unknown device 'gpu'"):
-        Runner(plan, TableResults(), NEVER, device="gpu")
+        Runner(plan, TableResults(), NEVER, device="gpu").run(1)
     elsewhere, here = TableResults(), TableResults()
     for results, device in ((elsewhere, "cpu:0"), (here, "cpu")):  # "cpu:0" is the CPU by another name
         assert Runner(plan, results, NEVER, max_seeds=1, device=device).run(1) == []

@@ -17,7 +17,7 @@ def usage_text(error: Any, words: Sequence[str]) -> str:
     Arguments:
         words: the command line.
     """
-    names, context = list[str](), error.ctx
+    names, context = list[str](), getattr(error, "ctx", None)
     while context is not None and context.parent is not None:
         names.insert(0, str(context.info_name))
         context = context.parent

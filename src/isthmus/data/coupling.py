@@ -129,8 +129,8 @@ def one_way_only(party: str) -> PartyFailed:
     """The error for directed edges."""
     return PartyFailed(
         party,
-        "some of its edges run one way only, and this method needs them both ways: make its folder without --directed, "
-        "or its graph by PyG's to_undirected",
+        "some of its edges do not run back with the same weight, as this method needs: make its folder without "
+        "--directed, or its graph by PyG's to_undirected",
     )
 
 

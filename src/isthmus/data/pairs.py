@@ -20,7 +20,7 @@ from isthmus.data.schema import Schema
 from isthmus.errors import IsthmusError, PartyFailed, did_you_mean
 
 MOST_TRIES = 100
-"""How often another node is drawn for a held-out link, where the ones before are linked with it."""
+"""How often held-out links exchange ends until no two of them make a link."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +31,11 @@ class HeldOutLinks:
     is asked. Nodes are positions in `ids`, and a pair of nodes i < j is encoded as the number j (j - 1) / 2 + i.
 
     Arguments:
-        pool: the pool without the edges of the held-out links, in both directions.
+        pool: the pool without the edges between the nodes of held-out pairs, in both directions and of all relations.
         ids: ids of all nodes, ascending, `[nodes]`.
         links: all links, held out or not, ascending.
-        val, test: held-out links and as many non-links, `[2, pairs]`: the encoded pair, and 1 for a link or 0.
+        val, test: held-out links and as many non-links, or of a relation fewer where there are none, `[2, pairs]`: the
+            encoded pair, and 1 for a link or 0.
         candidates: the pairs that can be links.
         relation: the edge type that is asked, as its position in the schema; none where the graph is not typed.
     """
@@ -71,46 +72,6 @@ class Candidates:
     @property
     def _one_type(self) -> bool:
         return self.sides is not None and torch.equal(self.sides[0], self.sides[1])
-
-    @property
-    def two_types(self) -> bool:
-        """Whether a pair joins nodes of two types."""
-        return self.sides is not None and not self._one_type
-
-    def beside(self, held: Tensor, links: Tensor, holder: Tensor | None, generator: np.random.Generator) -> Tensor:
-        """For each held-out link of two types a pair that is none, with the same node of one type; ascending.
-
-        A row that names one other row has no link left if that is held out, and the rows of random pairs have theirs:
-        that alone would tell links from other pairs. So the type stays whose nodes have fewer links each.
-
-        Arguments:
-            holder: the party of every node, whose nodes alone are drawn for it; all are if this is none.
-        """
-        assert self.sides is not None
-        linked = [end.unique().numel() for end in self._by_side(links)]
-        stay, turn = (0, 1) if linked[0] > linked[1] else (1, 0)
-        kept, others = self._by_side(held)[stay], self.sides[turn].nonzero().squeeze(1)
-        home = torch.zeros(self.nodes, dtype=torch.long) if holder is None else holder
-        others = others[home[others].argsort(stable=True)]
-        counts = torch.bincount(home[others], minlength=int(home.max()) + 1)
-        starts, free, drawn = counts.cumsum(0) - counts, torch.ones_like(kept, dtype=torch.bool), held.clone()
-        for _ in range(MOST_TRIES):
-            of = kept[free]
-            share = torch.from_numpy(generator.random(of.numel()))
-            drawn[free] = _encode(of, others[starts[home[of]] + (share * counts[home[of]]).long()])
-            again = torch.ones_like(free)  # of equal pairs the first one stays
-            again[_first_of_each(drawn)] = False
-            free = again | torch.isin(drawn, links)
-            if not bool(free.any()):
-                break
-        return drawn[~free].sort().values
-
-    def _by_side(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
-        """The nodes of pairs at the start and at the end of the relation."""
-        assert self.sides is not None
-        low, high = _decode(pairs)
-        forth = self.sides[0][low]
-        return torch.where(forth, low, high), torch.where(forth, high, low)
 
     def among(self, nodes: Tensor) -> Candidates:
         """Those among some nodes, as positions there."""
@@ -170,24 +131,31 @@ def hold_out_links(pool: Pool, *, val: float, test: float, seed: int, relation: 
     ids = torch.arange(whole.nodes) if whole.ids is None else whole.ids.sort().values
     links = _links_of(whole, ids, asked)
     candidates = Candidates(ids.numel(), _sides(whole, ids, asked))
-    told = _telling(whole, ids, asked, links)
     counts = [round(share * links.numel()) for share in (val, test)]
     generator = numpy_generator(seed, "pairs")
     held = _sample(links, sum(counts), generator)
-    absent = _absent_pairs(pool, ids, candidates, links, held, generator)
-    if absent.numel() < held.numel():
-        raise IsthmusError(
-            f"{held.numel()} links would be held out, but only {absent.numel()} pairs of nodes have no edge: "
-            "lower val or test"
-        )
-    absent = _sample(absent, absent.numel(), generator)
-    val_pairs, test_pairs = (_with_labels(*each) for each in zip(held.split(counts), absent.split(counts), strict=True))
+    if asked is None:
+        absent = _absent_pairs(pool, ids, links, held, generator)
+        if absent.numel() < held.numel():
+            raise IsthmusError(
+                f"{held.numel()} links would be held out, but only {absent.numel()} pairs of nodes have no edge: "
+                "lower val or test"
+            )
+        absent = _sample(absent, absent.numel(), generator)
+    else:
+        starts, ends = _directed(whole, ids, asked, held)
+        absent = _mixed_pairs(starts, ends, links, _holders(pool.parties or (), ids), generator)
+        if held.numel() and not bool((absent >= 0).any()):
+            raise IsthmusError(f"no pair beside the {held.numel()} held-out links has no edge: hold out more links")
+    val_pairs, test_pairs = (
+        _with_labels(own, others[others >= 0])
+        for own, others in zip(held.split(counts), absent.split(counts), strict=True)
+    )
+    gone = held if asked is None else torch.cat([held, absent[absent >= 0]])
     rest = replace(
         pool,
-        whole=None if pool.whole is None else _remove_links(pool.whole, held, ids, told),
-        parties=None
-        if pool.parties is None
-        else tuple(_remove_links(party, held, ids, told) for party in pool.parties),
+        whole=None if pool.whole is None else _remove_links(pool.whole, gone, ids),
+        parties=None if pool.parties is None else tuple(_remove_links(party, gone, ids) for party in pool.parties),
     )
     return HeldOutLinks(rest, ids, links, val_pairs, test_pairs, candidates, asked)
 
@@ -223,29 +191,73 @@ def _sides(party: Party, ids: Tensor, asked: int | None) -> Tensor | None:
     return torch.stack([kinds == end for end in party.schema.ends[asked]])
 
 
-def _telling(party: Party, ids: Tensor, asked: int | None, links: Tensor) -> Tensor | None:
-    """The edge types that tell a link: the relation, and those that join no other pairs, as its reverse does."""
-    if party.schema is None or asked is None:
-        return None
-    every = {at: _links_of(party, ids, at) for at in range(len(party.schema.edges))}
-    return torch.tensor([at for at, own in every.items() if at == asked or bool(torch.isin(own, links).all())])
-
-
-def _absent_pairs(
-    pool: Pool, ids: Tensor, candidates: Candidates, links: Tensor, held: Tensor, generator: np.random.Generator
-) -> Tensor:
-    """As many pairs without an edge as links are held out, if there are, ascending.
+def _absent_pairs(pool: Pool, ids: Tensor, links: Tensor, held: Tensor, generator: np.random.Generator) -> Tensor:
+    """As many pairs without an edge as links are held out, ascending.
 
     If no link joins two parties that came with the data, no such pair does: a model could tell them apart by party.
     """
     own, holder = _holders(pool.parties or (), ids)
     low, high = (holder[end] for end in _decode(links))
-    apart = len(own) > 1 and bool((low == high).all())
-    if candidates.two_types:
-        return candidates.beside(held, links, holder if apart else None, generator)
-    if not apart:
-        return candidates.sample(links, held.numel(), generator)
-    return _draw_non_links(_Assigned.of(held, holder, own), candidates, links, holder, generator).sort().values
+    if len(own) < 2 or bool((low != high).any()):
+        return sample_non_links(ids.numel(), links, held.numel(), generator)
+    every = Candidates(ids.numel())
+    return _draw_non_links(_Assigned.of(held, holder, own), every, links, holder, generator).sort().values
+
+
+def _mixed_pairs(
+    starts: Tensor, ends: Tensor, links: Tensor, held_by: tuple[list[Tensor], Tensor], generator: np.random.Generator
+) -> Tensor:
+    """For each held-out link of a relation a pair that is none: its start, and the end of another held-out link; -1 if
+    there is none.
+
+    So links and other pairs have the same nodes at either side, which all lost a link. A random node has all of its
+    links, and that alone would tell it from a row that named one other. Both links are of one party, or both across.
+
+    Arguments:
+        held_by: the nodes of each party, and the first party that holds each node.
+    """
+    own, holder = held_by
+    homes = _homes(starts, ends, own, holder)
+    groups = [each for each in items_per_party(homes + 1, len(own) + 1) if each.numel()]
+    mixed, free = ends.clone(), torch.ones_like(starts, dtype=torch.bool)
+    for _ in range(MOST_TRIES):
+        for group in groups:
+            again = group[free[group]]
+            if again.numel() and group.numel() > 1:  # of those that fit, some change, too, or the last would never fit
+                other = group[torch.from_numpy(generator.integers(group.numel(), size=again.numel()))]
+                turn = torch.cat([again, other]).unique()
+                mixed[turn] = mixed[turn[torch.from_numpy(generator.permutation(turn.numel()))]]
+        codes = _encode(starts, mixed)
+        free = (codes < 0) | torch.isin(codes, links) | (_homes(starts, mixed, own, holder) != homes)
+        repeated = torch.ones_like(free)
+        repeated[_first_of_each(codes)] = False
+        free |= repeated
+        if not bool(free.any()):
+            break
+    return torch.where(free, -1, codes)
+
+
+def _homes(starts: Tensor, ends: Tensor, own: Sequence[Tensor], holder: Tensor) -> Tensor:
+    """The first party that holds both nodes of each pair; -1 for pairs across parties, or without parties."""
+    home = torch.where(holder[starts] == holder[ends], holder[starts], -1)
+    if sum(nodes.numel() for nodes in own) > int((holder >= 0).sum()):  # several parties hold some nodes
+        for party, place in enumerate(_positions_in_groups(own, holder.numel())):
+            home[(home < 0) & (place[starts] >= 0) & (place[ends] >= 0)] = party
+    return home
+
+
+def _directed(party: Party, ids: Tensor, asked: int, links: Tensor) -> tuple[Tensor, Tensor]:
+    """The nodes at the start and at the end of an edge of each link."""
+    at, border, graph = _positions_of(ids, _ids_of(party)), party.border, party.graph
+    edges, kinds = [at[graph.edge_index]], [graph.edge_type]
+    if border is not None:
+        across = torch.stack([_positions_of(ids, border.outer), at[border.inner]])
+        edges.append(across if border.leaving is None else torch.where(border.leaving, across.flip(0), across))
+        kinds.append(border.edge_type)
+    chosen = torch.cat(edges, dim=1)[:, torch.cat(kinds) == asked]
+    codes, order = _encode(*chosen).sort(stable=True)
+    starts, ends = chosen[:, order[torch.searchsorted(codes, links)]]
+    return starts, ends
 
 
 def _holders(parties: Sequence[Party], ids: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -421,23 +433,14 @@ def _with_ids(pool: Pool) -> Pool:
     return replace(pool, parties=tuple(numbered))
 
 
-def _remove_links(party: Party, links: Tensor, ids: Tensor, types: Tensor | None) -> Party:
-    """The party without the edges of these links, within it and across its border, nor in its nodes' degrees.
-
-    Arguments:
-        types: of a typed graph the types of these edges.
-    """
+def _remove_links(party: Party, links: Tensor, ids: Tensor) -> Party:
+    """The party without the edges of these pairs, within it and across its border, nor in its nodes' degrees."""
     at, graph, border = _positions_of(ids, _ids_of(party)), copy.copy(party.graph), party.border
-
-    def kept(codes: Tensor, kinds: Tensor | None) -> Tensor:
-        gone = torch.isin(codes, links)
-        return ~(gone if types is None or kinds is None else gone & torch.isin(kinds, types))
-
-    keep = kept(_encode(*at[graph.edge_index]), graph.get("edge_type"))
+    keep = ~torch.isin(_encode(*at[graph.edge_index]), links)
     graph.edge_index, graph.num_nodes = graph.edge_index[:, keep], party.nodes
     graph.update({name: column[keep] for name, column in party.per_edge().items()})
     if border is not None:
-        keep = kept(_encode(_positions_of(ids, border.outer), at[border.inner]), border.edge_type)
+        keep = ~torch.isin(_encode(_positions_of(ids, border.outer), at[border.inner]), links)
         border = border.where(keep)
     rest = replace(party, graph=graph, border=border)
     if party.structural is not None and party.structural.numel():

@@ -256,6 +256,11 @@ class Method(Registered):
         return False
 
     @property
+    def joins_both_ways(self) -> bool:
+        """Whether, with these options, it sums over plain edges that must run both ways."""
+        return self.both_ways
+
+    @property
     def reads_across(self) -> bool:
         """Whether it trains on edges that cross between parties."""
         return self.for_crossing

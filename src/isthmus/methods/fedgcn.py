@@ -104,6 +104,10 @@ class FedGcn(FedAvg):
         return site
 
     @property
+    def joins_both_ways(self) -> bool:
+        return self.hops > 0
+
+    @property
     def reads_across(self) -> bool:
         return self.hops > 0
 

@@ -90,7 +90,6 @@ class Runner:
     on_progress: Callable[[Progress], None] = lambda progress: None
 
     def __post_init__(self) -> None:
-        device_named(self.device or "cpu")
         check_values(self.only, {axis.name: axis.changes() for axis in self.table.axes}, "--only: ")
         self.cells = [
             cell for cell in self.table.cells() if all(cell.place[axis] in values for axis, values in self.only.items())
@@ -101,6 +100,8 @@ class Runner:
 
     def run(self, processes: int, pool: Pool | None = None) -> list[str]:
         """Run everything, in so many processes, or those of a pool; return a line for each failed run."""
+        if pool is None:  # the machines of a pool look for themselves
+            device_named(self.device or "cpu")
         self.state.mkdir(parents=True, exist_ok=True)
         try:
             with pool or Processes(processes) as pool:

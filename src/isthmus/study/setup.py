@@ -18,6 +18,7 @@ from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError, did_you_mean, format_option
 from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR
+from isthmus.nn.aggregation import aggregations
 from isthmus.nn.draws import seed_of, torch_seeded
 from isthmus.nn.encoders import Encoder, uses_edge_features
 from isthmus.nn.weights import give_name
@@ -111,8 +112,8 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
     check_typed(method, parties[0].inputs, module)
     if method.disjoint:
         check_owned_once(method, parties)
-    if method.both_ways and parties[0].schema is None:
-        for party in parties:
+    if method.joins_both_ways and parties[0].schema is None and not aggregations(module):
+        for party in parties:  # of a model that reads hops, sums have no weights, and they look for themselves
             check_both_ways(party)
     if not any(bool((party.train if method.role == "pooled" else party.training_mask).any()) for party in parties):
         if level == "pair":

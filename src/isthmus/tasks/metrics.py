@@ -63,6 +63,7 @@ METRICS = {
             "recall_at_fpr", "recall at a fixed false-positive rate", percent=True, aliases=("tpratfpr", "recallatfpr")
         ),
         Metric("precision_at_k", "precision of the highest scores", percent=True, aliases=("patk", "precisionatk")),
+        Metric("average_precision_error", "error of average precision, at most", smaller_is_better=True, percent=True),
         Metric("party_auc", "party AUC", percent=True),
         Metric("mae", "MAE", smaller_is_better=True, aliases=("l1",)),
         Metric("nmi", "NMI"),

@@ -68,8 +68,9 @@ class MultiLabel(MultiTask):
         y, known = self.labels(step)
         task = torch.arange(self.tasks, device=y.device)
         cell = (rows.party_of_rows(step.sizes, y.device)[:, None] * self.tasks + task) * 2 + y.long()
-        counts = torch.bincount(cell[known], minlength=2 * self.tasks * len(step.sizes))
-        weights = counts.clamp(min=1).reciprocal()[cell].masked_fill(~known, 0.0).to(y)
+        counts = torch.bincount(cell[known], minlength=2 * self.tasks * len(step.sizes)).view(-1, 2)
+        counts *= (counts > 0).sum(1, keepdim=True)  # a task of which all are yes, or no, has one kind alone
+        weights = counts.view(-1).clamp(min=1).reciprocal()[cell].masked_fill(~known, 0.0).to(y)
         losses = weights * self.entry_loss(step.output, y)
         return step.sum(losses.sum(1)) / step.sum(weights.sum(1)).clamp(min=torch.finfo(y.dtype).tiny)
 

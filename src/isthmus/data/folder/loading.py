@@ -166,13 +166,15 @@ def _problems_between(usable: dict[Path, Contents], unusable: Collection[str]) -
     """Return the problems of each folder with the others; of some only the names are known."""
     problems: dict[Path, list[Problem]] = {folder: [] for folder in usable}
     names: dict[str, Path] = {}
+    hashed = [contents.hashed for contents in usable.values()]
+    usual = next((each for each in usable.values() if each.hashed == (2 * sum(hashed) > len(hashed))), None)
     for folder, contents in usable.items():
         name = contents.settings.name
         if name in names:
             what = f"name '{name}' is also used in {names[name]}: give each party its own name"
             problems[folder].append(Problem(FILE, what))
         names[name] = folder
-        problems[folder] += _differing_ids(contents, next(iter(usable.values())))
+        problems[folder] += _differing_ids(contents, usual or contents)
     parties = {name: usable[folder] for name, folder in names.items()}
     for folder, contents in usable.items():
         problems[folder] += _problems_with_owners(contents, parties, unusable)
