@@ -94,3 +94,19 @@ def test_files_of_ones_own_are_imported_before_names_are_looked_up(
     study = read_study(path, ["own-by-flag.share=0.25"], **given)
     assert [each.model_dump()["share"] for each in study.method_list()] == [0.25, 0.5]
     assert [Path(each).stem for each in study.resolved()["import"]] == ["own_by_file", "own_by_flag"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--encoder gcn --set model.encoder=sage", "model.encoder is given twice, as gcn and as sage"),
+        ("--rounds 2 --set rounds=4", "rounds is given twice, as 2 and as 4"),
+        ("--metric macro_f1 --set task.metric=accuracy", "task.metric is given twice"),
+        ("--set local.lr=0.1 --set local.lr=0.2", "local.lr is given twice, as 0.1 and as 0.2"),
+    ],
+)
+def test_one_option_has_one_value(words: str, says: str, isthmus: Isthmus) -> None:
+    done = isthmus("run", *words.split())
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"{says}" in done.err
+    assert "leave out one of the two" in done.err

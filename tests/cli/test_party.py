@@ -462,3 +462,10 @@ def test_ledger_names_what_was_done_to_it(isthmus: Isthmus, tmp_path: Path) -> N
     assert done.err.startswith("isthmus: kit/state/ledger.jsonl: line 2 was changed")
     assert len(done.err.splitlines()) == 1
     assert "no ledger in other" in isthmus("party", "ledger", "other").err
+
+
+def test_both_ends_of_an_edge_are_not_one_column(isthmus: Isthmus, tmp_path: Path) -> None:
+    tables(tmp_path)
+    words = list(NEW)
+    words[words.index("--target") + 1] = words[words.index("--source") + 1]
+    assert "--source and --target are both" in isthmus(*words).err

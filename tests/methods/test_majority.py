@@ -4,6 +4,7 @@ import pytest
 import torch
 from written_out import MODELS, built
 
+import isthmus
 from helpers import make_parties
 from isthmus.methods.majority import Majority
 from isthmus.study.loop import Run
@@ -46,3 +47,10 @@ def test_real_numbers_get_their_mean_and_yes_no_labels_their_odds():
 @pytest.mark.parametrize("labels", ["multilabel", "regression"])
 def test_it_conforms_on_several_labels(labels):
     check_method(Majority(rounds=2), small_parties("node", labels=labels))
+
+
+@pytest.mark.parametrize("threshold", ["f1", "max_fpr"])
+def test_a_threshold_does_not_turn_the_one_answer_into_the_other(threshold):
+    banks = {"name": "banks", "classes": 2}
+    run = isthmus.run("majority", banks, metric="accuracy", task={"threshold": threshold}).runs[0]
+    assert run.metrics["test_accuracy"] == run.majority_score

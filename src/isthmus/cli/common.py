@@ -153,10 +153,27 @@ def read_study(file: Path | None, assignments: list[str], **flags: Any) -> Study
     if flags["parties"] is not None and isinstance(base.get("data"), dict):
         base["data"].pop("parties", None)
     given = _flags(**flags)
+    _refuse_twice(assignments, given)
     _refuse_varied(assignments, given, merge(base.get("grid") or {}, searched["grid"]))
     for_all = given.pop("training", {})
     whole = _with_settings(_with_training(merge(base, given), for_all), assignments)
     return Study.of(merge(whole, {key: table for key, table in searched.items() if table}), where)
+
+
+def _refuse_twice(assignments: Sequence[str], given: Mapping[str, Any]) -> None:
+    """Refuse two values for one option."""
+    from isthmus.study.config import parse_assignments
+    from isthmus.study.settings import flatten
+
+    known: dict[str, Any] = {}
+    flags = flatten({key: table for key, table in given.items() if isinstance(table, Mapping)})
+    for values in (flags, *(flatten(parse_assignments([each])) for each in assignments)):
+        for path, value in values.items():
+            plain = path.removeprefix("training.")
+            if known.setdefault(plain, value) != value:
+                raise IsthmusError(
+                    f"{plain} is given twice, as {known[plain]} and as {value}: leave out one of the two"
+                )
 
 
 def _refuse_varied(assignments: Sequence[str], given: Mapping[str, Any], grid: Mapping[str, Any]) -> None:

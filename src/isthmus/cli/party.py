@@ -151,6 +151,8 @@ def new(
         "id": id_, "label": label, "split": split, "graph": graph, "source": source, "target": target,
         "weight": weight, "owner": owner[0] if owner else None, "smiles": molecule,
     }  # fmt: skip
+    if source is not None and source == target:
+        raise IsthmusError(f"--source and --target are both '{source}': name the two columns of an edge's ends")
     if len(owner or ()) > 1:
         raise IsthmusError("--owner: edges have one column of owners: name it once")
     renamed = {role: column for role, column in roles.items() if column is not None}

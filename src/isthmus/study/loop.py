@@ -348,7 +348,8 @@ class Run:
                 self._watch(replies)
             counts = PlainTotal(replies, self.federation.positions)
         summed = {split: counts.sum(split) for split in ("val", "test")}
-        task = self.task if self.held_back else self.task.fit_threshold(summed["val"])
+        fixed = self.held_back or self.method.role == "constant"  # a threshold would turn one answer into the other
+        task = self.task if fixed else self.task.fit_threshold(summed["val"])
         found = {split: task.metrics(of_split) for split, of_split in summed.items()}
         of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
         metrics = {f"{split}_{of_party}{name}": value for split, own in found.items() for name, value in own.items()}

@@ -206,7 +206,8 @@ class TrainedModel:
 
         table = self._table(data, key, columns)
         table = table.drop_columns([name for name in known if table.column(name).null_count == table.num_rows])
-        self.notes = [*self.notes, *filter(None, [self.task.prediction_note])]
+        if self.method.role != "constant":  # which neither trains nor has a threshold
+            self.notes = [*self.notes, *filter(None, [self.task.prediction_note])]
         return table
 
     def embed(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:

@@ -90,7 +90,8 @@ def _far_from_one(parties: Sequence[Party]) -> list[str]:
     if 0.1 <= size <= 10:
         return []
     return [
-        f"labels are numbers of about {size:.3g}, and models start near 0: divide them, in your tables, to be about 1"
+        f"labels are numbers of about {size:.3g}, and models start near 0: give more rounds or a larger local.lr, or "
+        "divide them in your tables, and compare"
     ]
 
 

@@ -133,6 +133,18 @@ def test_differing_level_and_ids_are_reported(tmp_path):
     assert found["b"] == ["party.toml: 'ids' differs from that of party 'a': make them equal"]
 
 
+def test_weights_that_some_edges_or_parties_lack_are_noted(tmp_path):
+    north, south = two_drafts()
+    edges = len(north.tables[EDGES]["source"])
+    north.tables[EDGES]["weight"] = [None, *[0.5] * (edges - 1)]
+    south.tables[EDGES].pop("weight", None)
+    found = reports(write(tmp_path, north, south))
+    assert found["north"] == [
+        "note: edges.parquet, row 1: column 'weight' is empty: 1 is used, fill it in if that is wrong"
+    ]
+    assert found["south"] == ["note: edges.parquet: no edge has a weight, at other parties edges have: 1 is used"]
+
+
 def test_ids_of_different_types_need_a_key(tmp_path):
     north, _ = two_drafts()
     _, south = two_drafts(ids=str)

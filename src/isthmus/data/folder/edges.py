@@ -148,6 +148,12 @@ class EdgeChecker(Checker):
         number = to_floats(values)
         wrong = exceeds_float32(number) | (np.isnan(number) & is_present(values))
         self.add(*at_rows(EDGES, "column 'weight' is not a finite number: correct it", wrong))
+        if (present := is_present(values)).any():
+            self.add(
+                *at_rows(
+                    EDGES, "column 'weight' is empty: 1 is used, fill it in if that is wrong", ~present, severe=False
+                )
+            )
         return number
 
     def _check_within_graphs(self, edges: _Rows, graph: Positions) -> None:

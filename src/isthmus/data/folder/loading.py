@@ -182,6 +182,11 @@ def _problems_between(usable: dict[Path, Contents], unusable: Collection[str]) -
     with_ids = {folder: contents for folder, contents in usable.items() if contents.ids is not None}
     for folder, found in problems_of_shared_nodes(with_ids).items():
         problems[folder] += found
+    weighted = [contents.edge_weight is not None for contents in usable.values()]
+    for folder, contents in usable.items():
+        if any(weighted) and contents.edge_weight is None and contents.edge_index.numel():
+            what = "no edge has a weight, at other parties edges have: 1 is used"
+            problems[folder].append(Problem(EDGES, what, severe=False))
     for folder in list(usable)[:1]:
         problems[folder] += _problems_with_classes(list(usable.values()))
     return problems
