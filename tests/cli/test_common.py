@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from command_line import Isthmus
 from isthmus.cli.common import read_study
 from isthmus.errors import IsthmusError
 
