@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from pydantic import Field, NonNegativeInt
 
+from isthmus.data.coupling import run_both_ways
 from isthmus.data.folder.reading import Contents
 from isthmus.data.level import Level
 from isthmus.errors import IsthmusError
@@ -38,7 +39,7 @@ class Counts(Options):
     typed: bool = False
     """Whether nodes are rows of several tables."""
     directed: bool = False
-    """Whether edges run from source to target only."""
+    """Whether some edges run from source to target only."""
     labels: list[NonNegativeInt] = Field(default=[])
     """Labelled items of each class; empty if items have several labels, or none."""
 
@@ -57,7 +58,12 @@ class Counts(Options):
             crossing=0 if contents.border is None else len(contents.border.arriving),
             classes=not contents.settings.tasks,
             typed=contents.database is not None,
-            directed=contents.settings.directed,
+            directed=contents.settings.directed
+            and not run_both_ways(
+                contents.edge_index,
+                contents.edge_weight,
+                int(contents.edge_index.max()) + 1 if contents.edge_index.numel() else 0,
+            ),
             labels=labels,
         )
 
