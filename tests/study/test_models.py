@@ -518,6 +518,27 @@ def test_labels_of_another_kind_are_left_out_with_a_note() -> None:
         ]
 
 
+@pytest.mark.parametrize(("encoder", "noted"), [("gcn", True), ("sage", False)])
+def test_edges_weighted_otherwise_than_in_training_are_a_note(encoder: str, noted: bool) -> None:
+    parties = small_parties("node", 2)
+    weighted = []
+    for party in parties:
+        graph = party.graph.clone()
+        graph.edge_weight = torch.full((party.edges,), 0.5)
+        weighted.append(party.with_graph(graph, party.border))
+    with_weights, without = (isthmus.run("fedavg", each, model=encoder, rounds=1) for each in (weighted, parties))
+    names = ", ".join(party.name for party in parties)
+    for results, data, due in (
+        (with_weights, weighted, []),
+        (with_weights, parties, [f"the model was trained with edge weights; here all edges of {names} weigh 1"]),
+        (without, parties, []),
+        (without, weighted, [f"the model was trained without edge weights and reads those of {names}"]),
+    ):
+        model = results.model("fedavg")
+        model.predict(data)
+        assert model.notes == (due if noted else [])
+
+
 def test_other_names_of_classes_are_a_note(tmp_path: Path) -> None:
     for draft in two_drafts():
         draft.write(tmp_path / "in" / draft.settings["name"])

@@ -388,6 +388,8 @@ class Party:
             x=_zeros(self.nodes, self.features), edge_index=_zeros(2, self.edges, dtype=torch.long), y=self.graph.y
         )
         graph.num_nodes = self.nodes
+        if self.weighted:
+            graph.edge_weight = _zeros(self.edges)
         if self.edge_width:
             graph.edge_attr = _zeros(self.edges, self.edge_width)
         if self.schema is not None:
@@ -453,6 +455,12 @@ class Party:
         """Number of features of a labelled edge, the columns of `edge_label_attr`."""
         attributes = self.graph.get("edge_label_attr")
         return 0 if attributes is None else int(attributes.size(1))
+
+    @property
+    def weighted(self) -> bool:
+        """Whether edges have weights other than 1."""
+        weight = self.graph.get("edge_weight")
+        return weight is not None and bool((weight != 1).any())
 
     @property
     def inputs(self) -> Inputs:

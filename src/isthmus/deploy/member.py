@@ -169,8 +169,7 @@ class Member(PartySide):
         numbered, drawn = self.pseudonyms or hashing, study.draw_of(seed)
         party = build_party(self.contents, encoding, hashing=numbered, seed=drawn, **split_shares(study))
         (party,) = task.set_masks([party])
-        untrained = without_training([party])
-        if study.unlabelled == "error" and untrained:
+        if study.unlabelled == "error" and without_training([party]):
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
         encoder, own = study.encoder(), self.contents.settings
         method = suited(method, encoder, task.level)
@@ -184,7 +183,7 @@ class Member(PartySide):
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
         columns |= self._known_categories()
         hidden = study.named_privacy()
-        about = party.inputs, labels, columns, hidden, untrained
+        about = party.inputs, labels, columns, hidden, [party]
         self.description = describe_model(method, encoder, task, seed, *about)
         where: dict[str, Any] = {"seed": seed, "noise_key": self._noise_key(seed)}
         where["private"] = private_answers(hidden, method, module, task)

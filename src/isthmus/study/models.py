@@ -28,13 +28,13 @@ from isthmus.federation import wire
 from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
 from isthmus.nn.aggregation import aggregations
-from isthmus.nn.encoders import Encoder
+from isthmus.nn.encoders import Encoder, uses_edge_weights
 from isthmus.nn.weights import Weights, initial_weights
 from isthmus.own_code import identify
 from isthmus.privacy.options import EdgePrivacy, NodePrivacy, Privacy
 from isthmus.study.new_parties import NewData, NewParty, check_level, new_parties
 from isthmus.study.own_models import GIVEN, OwnModel, code_of, model_table, named_encoder, with_saved_options
-from isthmus.study.setup import check_owned_once, extended, module_of, outline
+from isthmus.study.setup import check_owned_once, extended, module_of, outline, without_training
 from isthmus.tasks.base import Task
 from isthmus.version import VERSION
 
@@ -63,6 +63,7 @@ class _Description(BaseModel):
     structural: list[Annotated[int, Field(ge=0)]]
     untrained: list[str]
     own_split: bool = False
+    weighted: bool | None = None
     labels: list[str]
     groups: dict[str, list[str]]
     code: dict[str, str] = {}
@@ -84,7 +85,7 @@ def describe_model(
     labels: Sequence[str] = (),
     encoding: Mapping[str, Any] | None = None,
     privacy: Privacy | None = None,
-    untrained: Sequence[str] = (),
+    parties: Sequence[Party] = (),
     own_split: bool = False,
 ) -> dict[str, Any]:
     """What a run's models need beside their weights, as plain values.
@@ -95,7 +96,7 @@ def describe_model(
         labels: names of the classes, or of the tasks.
         encoding: how columns of files become features; None if the data come as numbers.
         privacy: what the study hides.
-        untrained: names of parties that train on nothing.
+        parties: those that train, as far as they are known here.
         own_split: the study draws a split, in place of that of the data.
     """
     return {
@@ -112,7 +113,8 @@ def describe_model(
         "encoding": encoding,
         "code": _sources(method, encoder, task),
         "privacy": "" if privacy is None else privacy.name,
-        "untrained": list(untrained),
+        "untrained": without_training(parties),
+        "weighted": any(party.weighted for party in parties) if parties else None,
         "own_split": own_split,
     }
 
@@ -264,6 +266,7 @@ class TrainedModel:
             )
         for each in found:
             self._check_fit(each)
+        self.notes += self._notes_on_weights([each.party for each in found])
         if self.description["own_split"] and isinstance(data, str | Path) and any(each.has_splits for each in found):
             self.notes.append("the study drew its own split, so that of the data is left out")
             return [replace(each, has_splits=False) for each in found]
@@ -311,6 +314,18 @@ class TrainedModel:
         unit, alone = self.description.get("privacy", ""), self.method.role == "alone"
         hidden = unit == EdgePrivacy.name or (unit == NodePrivacy.name and not alone)
         return hidden and bool(aggregations(self.module))
+
+    def _notes_on_weights(self, parties: Sequence[Party]) -> list[str]:
+        """Return a note if edges of these parties have weights and those of training had none, or the reverse."""
+        trained = self.description.get("weighted")
+        if trained is None or not uses_edge_weights(self.module):
+            return []
+        differ = [party.name for party in parties if party.edges and party.weighted != trained]
+        if not differ:
+            return []
+        if trained:
+            return [f"the model was trained with edge weights; here all edges of {_shown(differ)} weigh 1"]
+        return [f"the model was trained without edge weights and reads those of {_shown(differ)}"]
 
     def _notes_on_borders(self, partners: Mapping[str, Sequence[str]]) -> list[str]:
         """Return a note for each party whose edges to others the method trained on, but does not read here."""

@@ -163,8 +163,7 @@ def protocol_notes(protocol: str | None, study: Mapping[str, Any]) -> list[str]:
 
 def model_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list[str]:
     """One line for each model that reads edges but not the weights that these parties' edges have."""
-    weights = [party.graph.get("edge_weight") for party in parties]
-    weighted = sum(weight is not None and bool((weight != 1).any()) for weight in weights)
+    weighted = sum(party.weighted for party in parties)
     notes = []
     for model in models if weighted else ():
         module = model if isinstance(model, nn.Module) else module_for(model, parties, task, 0)

@@ -42,7 +42,7 @@ from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_
 from isthmus.study.protocol import preset_for
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.settings import combine, flatten, recorded
-from isthmus.study.setup import check_labelled, module_for, needs_whole, suited, task_of, without_training
+from isthmus.study.setup import check_labelled, module_for, needs_whole, suited, task_of
 from isthmus.tasks.base import Task
 
 MARK = "study"
@@ -204,7 +204,7 @@ def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options
         parties = study.load(seed).parties
     about = loaded.task, seed, parties[0].inputs, loaded.labels, loaded.encoding, study.named_privacy()
     drawn = loaded.partition.split is not None
-    description = describe_model(method, encoder, *about, without_training(loaded.parties), drawn)
+    description = describe_model(method, encoder, *about, loaded.parties, drawn)
     return Run(
         method, parties, loaded.task, module, seed=seed, device=device, wire=study.wire, description=description,
         privacy=study.named_privacy(), **options,
@@ -631,7 +631,7 @@ def run(
                 each = suited(plain, trained, learned.level)
                 module = module_for(trained, held, learned, at)
                 drawn = loaded is not None and loaded.partition.split is not None
-                read = held[0].inputs, labels, encoding, hidden, without_training(held), drawn
+                read = held[0].inputs, labels, encoding, hidden, held, drawn
                 about = describe_model(each, trained, learned, at, *read)
                 where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
                 where["privacy"] = hidden

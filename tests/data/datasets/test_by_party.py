@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from isthmus.data.datasets.by_party import PartyData, negotiate, next_messages
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.datasets.several import Several
 from isthmus.data.datasets.shops import Shops
+from isthmus.testing import small_parties
 from party_folders import assert_same_parties, two_drafts
 
 SETS = [{"name": "motifs", "graphs": 12}, {"name": "motifs", "graphs": 10, "features": 4}, "motifs"]
@@ -41,6 +43,15 @@ def test_any_split_of_the_parties_gives_the_same(data: PartyData, split: int, mo
     assert_same_parties(found.parties, due.parties)
     assert (found.classes, found.note, found.labels, found.smiles) == (due.classes, due.note, due.labels, due.smiles)
     assert broadcasts[0] is None
+
+
+def test_an_outline_says_whether_edges_have_weights():
+    party = small_parties("node", 1)[0]
+    for weight in (1.0, 0.5):
+        graph = party.graph.clone()
+        graph.edge_weight = torch.full((party.edges,), weight)
+        weighted = party.with_graph(graph, party.border)
+        assert weighted.weighted == weighted.outline().weighted == (weight != 1)
 
 
 def test_an_outline_has_the_sizes_and_labels_of_its_party(data: PartyData):
