@@ -20,8 +20,10 @@ from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.site import Site
 from isthmus.protect.options import Protect
+from isthmus.study.config import Study
 from isthmus.study.models import load_model
 from isthmus.study.results import Results
+from party_folders import two_drafts
 
 
 @pytest.mark.parametrize("name", ["fedavg", "local", "fedper", "ditto", "two-groups", "fedcog-gcn"])
@@ -242,3 +244,23 @@ def test_a_party_may_ask_for_protected_totals(tmp_path: Path) -> None:
         federated(study, tmp_path)
     masked = study.model_copy(update={"protect": Protect.read({"total": "masks"}, "protect")})
     assert federated(masked, tmp_path).runs[0].rounds == 3
+
+
+def test_a_party_writes_its_model_with_the_threshold_of_each_task(tmp_path: Path) -> None:
+    for draft in two_drafts():
+        nodes = draft.tables["nodes.parquet"]
+        high = [float(each == "high") for each in nodes.pop("label")]
+        nodes |= {"ill": high, "cured": [None, *(1 - each for each in high[1:])]}
+        nodes["split"] = ["train", "train", "train", "val", "val", "val", "test", "test"]
+        del draft.settings["labels"]
+        draft.with_settings(tasks=["ill", "cured"]).write(tmp_path / "data" / draft.settings["name"])
+    table: dict[str, Any] = {"data": {"name": "folder", "path": f"{tmp_path / 'data'}/"}, "protect": {"total": "none"}}
+    table |= {"methods": [{"name": "fedavg", "rounds": 2}], "task": {"threshold": "f1"}}
+    plan = Study.of(table)
+    here, there = in_one_process(plan), federated(plan, tmp_path).runs[0]
+    assert there.metrics == here.metrics
+    model = load_model(tmp_path / "parties" / "north")
+    assert model.task.threshold == there.description["task"]["threshold"]  # type: ignore[attr-defined]
+    assert len(set(model.task.threshold)) == 2  # type: ignore[attr-defined]
+    model.predict(tmp_path / "data" / "north")
+    assert model.notes == []

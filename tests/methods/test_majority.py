@@ -49,8 +49,11 @@ def test_it_conforms_on_several_labels(labels):
     check_method(Majority(rounds=2), small_parties("node", labels=labels))
 
 
-@pytest.mark.parametrize("threshold", ["f1", "max_fpr"])
+@pytest.mark.parametrize("threshold", ["f1", "max_fpr", 0.1, 0.9])
 def test_a_threshold_does_not_turn_the_one_answer_into_the_other(threshold):
     banks = {"name": "banks", "classes": 2}
-    run = isthmus.run("majority", banks, metric="accuracy", task={"threshold": threshold}).runs[0]
+    results = isthmus.run("majority", banks, metric="accuracy", task={"threshold": threshold})
+    run = results.runs[0]
     assert run.metrics["test_accuracy"] == run.majority_score
+    model = results.model("majority")
+    assert set(model.predict("banks")["prediction"].to_pylist()) == {str(int(model.outputs("banks")[0].argmax()))}

@@ -21,7 +21,6 @@ from isthmus.errors import IsthmusError
 from isthmus.tasks.base import Step
 from isthmus.tasks.classification import NodeClassification
 from isthmus.tasks.ranking import ALERTS
-from isthmus.tasks.regression import NodeRegression
 
 SIZES = (12, 0, 40, 1)
 
@@ -359,17 +358,6 @@ def test_options_for_two_classes_are_refused_with_more(options):
     with pytest.raises(IsthmusError, match="is for two classes, there are 3"):
         NodeClassification(**options).complete_from(NodeClassification(classes=3))
     NodeClassification(**options).complete_from(NodeClassification(classes=2))
-
-
-def test_a_threshold_of_another_machine_is_taken_where_one_is_to_be_chosen() -> None:
-    task = NodeClassification(classes=2, threshold="f1")
-    assert task.with_threshold(0.25).threshold == 0.25
-    for wrong in (1.5, "f1", 1, float("nan"), None):
-        with pytest.raises(IsthmusError, match="refused: a threshold that is no number from 0 to 1"):
-            task.with_threshold(wrong)
-    for other in (NodeClassification(classes=2, threshold=0.4), NodeRegression(tasks=1)):
-        with pytest.raises(IsthmusError, match=r"leaves n.* to choose"):
-            other.with_threshold(0.25)
 
 
 def test_scores_of_very_sure_models_still_rank() -> None:

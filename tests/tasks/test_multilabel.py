@@ -192,3 +192,47 @@ def test_the_area_chooses_the_round_where_there_is_one():
     task = GraphMultiLabel(tasks=1)
     assert task.score({"roc_auc": 0.7, "accuracy": 0.9}) == 0.7
     assert task.score({"accuracy": 0.9}) is None
+
+
+@pytest.mark.parametrize("rule", ["f1", "max_fpr"])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_task_gets_a_threshold_of_its_own(seed, rule):
+    step = make_step(seed=seed)
+    step.output[:, 1] += 1
+    step.output.mul_(8).round_().div_(8)  # different scores lie in different bins
+    task = GraphMultiLabel(tasks=3, threshold=rule, max_fpr=0.1)
+    fitted = task.fit_threshold(summed(task, step))
+    assert fitted.threshold[0] < fitted.threshold[1]
+    f1, yes = [], fitted.predictions(step.output, ["a", "b", "c"])
+    for at, (output, y) in enumerate(zip(step.output.T, step.y.T, strict=True)):
+        known = ~y.isnan()
+        found, y = torch.as_tensor(yes[f"prediction.{'abc'[at]}"])[known], y[known]
+        f1.append(f1_score(y, found))
+        if rule == "f1":
+            assert f1[-1] == max(f1_score(y, output[known] >= cut) for cut in output[known].unique())
+        else:
+            false, _, cuts = roc_curve(y, output[known], drop_intermediate=False)
+            assert torch.equal(found, output[known] >= min(cuts[false <= 0.1]))
+    assert fitted.metrics(summed(task, step))["macro_f1"] == pytest.approx(sum(f1) / 3)
+    assert fitted.per_label(summed(task, step))["f1"] == pytest.approx(f1)
+    known = ~step.y.isnan()
+    answers = torch.stack([torch.as_tensor(column) for name, column in yes.items() if "prediction" in name], dim=1)
+    assert fitted.metrics(summed(task, step))["accuracy"] == accuracy_score(step.y[known], answers[known])
+
+
+def test_a_task_with_one_label_on_validation_keeps_a_half_and_what_is_given_stays():
+    step = make_step()
+    step.y[:, 1] = 0
+    task = GraphMultiLabel(tasks=3, threshold="f1")
+    assert task.fit_threshold(summed(task, step)).threshold[1] == 0.5
+    given = GraphMultiLabel(tasks=3, threshold=[0.3, 0.5, 0.9])
+    assert given.fit_threshold(summed(given, step)) is given
+    shares = [float((output >= 0).float().mean()) for output in step.output.T]
+    found = [float(column.mean()) for column in given.predictions(step.output, []).values()][:3]
+    assert found[0] > shares[0]
+    assert found[1] == pytest.approx(shares[1])
+    assert found[2] < shares[2]
+
+
+def summed(task, step):
+    return {name: count.sum(0) for name, count in task.counts(step).items()}

@@ -43,7 +43,7 @@ from isthmus.privacy.random_bits import KEY, derive_key
 from isthmus.study.config import Study
 from isthmus.study.models import describe_model, write_models
 from isthmus.study.private import check_private, most_spent, private_answers
-from isthmus.study.setup import check_task, extended, module_of, outline, suited, without_training
+from isthmus.study.setup import check_task, extended, judged, module_of, outline, suited, without_training
 
 if TYPE_CHECKING:
     from isthmus.deploy.matching import Match
@@ -187,7 +187,7 @@ class Member(PartySide):
         self.description = describe_model(method, encoder, task, seed, *about)
         where: dict[str, Any] = {"seed": seed, "noise_key": self._noise_key(seed)}
         where["private"] = private_answers(hidden, method, module, task)
-        self.site = method.site([party], task, module, **where)
+        self.site = method.site([party], judged(task, method), module, **where)
         return self.site
 
     def open_record(self, plan: Message) -> RunRecord:
@@ -337,7 +337,7 @@ class Member(PartySide):
         self.call = str(found.pop("call"))
         return found
 
-    def write_model(self, run: str, weights: wire.Payload, threshold: float | None) -> None:
+    def write_model(self, run: str, weights: wire.Payload, threshold: float | list[float] | None) -> None:
         description, models = self.description, {"shared": weights, "context": {}}
         if self.site is not None:
             models["context"] = self.site.context(self.name)

@@ -104,7 +104,7 @@ class PartySide(ABC):
         """Read the state that was written under this mark."""
 
     @abstractmethod
-    def write_model(self, run: str, weights: wire.Payload, threshold: float | None) -> None:
+    def write_model(self, run: str, weights: wire.Payload, threshold: float | list[float] | None) -> None:
         """Write the party's model, the best so far, to this machine.
 
         Arguments:

@@ -244,7 +244,7 @@ class Federation:
         """Restore the sites' state from the value that `save` returned."""
         self._send("restore", payload=saved)
 
-    def models(self, threshold: float | None = None) -> dict[str, Any]:
+    def models(self, threshold: float | list[float] | None = None) -> dict[str, Any]:
         """Return by party the model that it evaluated last; parties on other machines write theirs there instead.
 
         Arguments:

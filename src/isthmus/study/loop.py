@@ -32,7 +32,7 @@ from isthmus.methods.base import Method, Model, State
 from isthmus.nn.per_party import reach_of
 from isthmus.privacy.options import Privacy
 from isthmus.study.private import private_answers
-from isthmus.study.setup import check_fit, extended, whole_of
+from isthmus.study.setup import check_fit, extended, judged, whole_of
 from isthmus.tasks.base import Task, names_of
 from isthmus.tasks.metrics import metric_of
 
@@ -184,7 +184,7 @@ class Run:
         elif method.select_over == "parties" and method.evaluate_by == "total":
             remedy = f"set {format_option('evaluate_by', 'ask')}, which shows the server each party's counts"
             raise IsthmusError(f"method '{method.name}': select_over = 'parties' needs the scores of parties: {remedy}")
-        module = extended(method, module, seed)
+        module, task = extended(method, module, seed), judged(task, method)
         self.method, self.task, self.seed = method, task, seed
         self.privacy, self.private = privacy, private_answers(privacy, method, module, task, len(parties))
         self.held_back = privacy is not None and privacy.hides_items
@@ -348,8 +348,7 @@ class Run:
                 self._watch(replies)
             counts = PlainTotal(replies, self.federation.positions)
         summed = {split: counts.sum(split) for split in ("val", "test")}
-        fixed = self.held_back or self.method.role == "constant"  # a threshold would turn one answer into the other
-        task = self.task if fixed else self.task.fit_threshold(summed["val"])
+        task = self.task if self.held_back else self.task.fit_threshold(summed["val"])
         found = {split: task.metrics(of_split) for split, of_split in summed.items()}
         of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
         metrics = {f"{split}_{of_party}{name}": value for split, own in found.items() for name, value in own.items()}

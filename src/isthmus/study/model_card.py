@@ -64,7 +64,7 @@ def model_card(
         "## How it was trained",
         "",
         f"- Method: {run.method}{_options(about['method'], 'name')}.",
-        *_class_weights(about["task"]),
+        *_decisions(about["task"]),
         f"- The model is that of round {run.chosen_round} of {run.rounds}.",
         "",
         "## Metrics",
@@ -98,6 +98,8 @@ def _text(value: Any) -> str:
         return "{" + ", ".join(f"{key} = {_text(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):  # of a run that was resumed, tuples are lists
         return "[" + ", ".join(map(_text, value)) + "]"
+    if isinstance(value, float):
+        return f"{value:.6g}"
     return str(value)
 
 
@@ -115,9 +117,11 @@ def _outputs(task: Mapping[str, Any]) -> str:
     return known[0] if known else "embeddings"
 
 
-def _class_weights(task: Mapping[str, Any]) -> Iterator[str]:
+def _decisions(task: Mapping[str, Any]) -> Iterator[str]:
     if "class_weights" in task:
         yield f"- Class weights in the loss: {_text(task['class_weights'])}."
+    if "threshold" in task:
+        yield f"- Threshold, the probability from which the answer is yes or one of two classes: {_text(task['threshold'])}."
 
 
 def _owners(run: RunResult) -> str:

@@ -34,7 +34,7 @@ from isthmus.own_code import identify
 from isthmus.privacy.options import EdgePrivacy, NodePrivacy, Privacy
 from isthmus.study.new_parties import NewData, NewParty, check_level, new_parties
 from isthmus.study.own_models import GIVEN, OwnModel, code_of, model_table, named_encoder, with_saved_options
-from isthmus.study.setup import check_owned_once, extended, module_of, outline, without_training
+from isthmus.study.setup import check_owned_once, extended, judged, module_of, outline, without_training
 from isthmus.tasks.base import Task
 from isthmus.version import VERSION
 
@@ -423,6 +423,7 @@ def _built(
         if (name := str(description[key]["name"])) not in kind.known() and trained:
             raise IsthmusError(f"{key} '{name}' is code of your own ({', '.join(trained)}): give it, {how_to_import()}")
     method, task = _named(Method, description["method"], "name"), _named(Task, description["task"], "name")
+    task = judged(task, method)
     seed, inputs = int(description["seed"]), inputs_of(description)
     encoder = _named_model(description["model"]) if own is None else with_saved_options(own, description["model"])
     for name, source in _sources(method, task, *([encoder] if own is None else [])).items():

@@ -137,6 +137,11 @@ def check_task(method: Method, task: Task) -> None:
         raise IsthmusError(f"method '{method.name}' learns from labels, task '{task.name}' has none: use {fit}")
 
 
+def judged(task: Task, method: Method) -> Task:
+    """The task by which a method is judged: a threshold would turn one answer for all into another."""
+    return task.without_threshold() if method.role == "constant" else task
+
+
 def check_typed(method: Method, inputs: Inputs, module: nn.Module) -> None:
     """Refuse typed graphs, and models that read features of edges, with a method that takes neither."""
     if method.typed:

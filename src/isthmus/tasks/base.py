@@ -230,6 +230,10 @@ class Task(Registered):
         """This task with the threshold that the counts of validation items choose; itself if it chooses none."""
         return self
 
+    def without_threshold(self) -> Task:
+        """This task with the answer of the highest score, as where one answer is for all."""
+        return self
+
     def with_threshold(self, threshold: Any) -> Task:
         """This task with a threshold that another machine chose by `fit_threshold`, where it leaves one to choose."""
         raise IsthmusError(f"refused: task '{self.name}' leaves no threshold to choose")
@@ -244,7 +248,7 @@ class Task(Registered):
         None for a task in which one answer for all means nothing, and where the counts do not give the metric.
         """
         same = self.same_answer(counts)
-        return None if same is None else self.metrics(same).get(self.judged_by)
+        return None if same is None else self.without_threshold().metrics(same).get(self.judged_by)
 
     def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What the counts of the same items would be if all got one answer: a class with its share as score, a mean."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, PositiveFloat, PrivateAttr, model_validator
@@ -15,17 +15,21 @@ from isthmus.data import rows
 from isthmus.data.level import Level
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.tasks.base import CountForm, Step, Task, focal, names_of
+from isthmus.tasks.decisions import Decisions, Probability
 from isthmus.tasks.ranking import (
     ALERTS,
     BINS,
     PRECISION_ERROR,
     RANKING,
-    above,
+    Rule,
     average_precision_errors,
     average_precisions,
+    best_cut,
+    bins,
     count_scores,
-    edge,
+    cut_at,
     precision_at_k,
+    probability,
     ranking_metrics,
     recall_at_fpr,
 )
@@ -77,7 +81,7 @@ class Classes(Task):
         return {"accuracy": sum(hits) / sum(items), "macro_f1": float(mean), "balanced_accuracy": balanced}
 
 
-class Classification(Classes):
+class Classification(Decisions, Classes):
     """Cross-entropy; accuracy, balanced accuracy and macro-F1 from a confusion matrix, which sums over parties.
 
     ROC AUC and average precision follow from counts of scores in bins, see `tasks/ranking.py`. Of several classes they
@@ -109,17 +113,13 @@ class Classification(Classes):
     """Weights of the classes in the loss: none; balanced, so that the classes that a party has in a step count equally;
     or a number for each class, the same at all parties: a list, or a table by the classes' names, 1 for the others."""
 
-    focal_gamma: float = Field(0.0, ge=0)
-    """Exponent of the focal loss; 0 is cross-entropy, 2 is usual."""
     positive: str | Literal[0, 1] | None = None
     """Which of two classes is looked for, by name or position: metrics of scores and `threshold` are about it. None
     takes the second one."""
-    threshold: Annotated[float, Field(ge=0, le=1)] | Literal["f1", "max_fpr"] = 0.5
+    threshold: Probability | Rule = 0.5
     """Probability from which an item is in the class `positive`. A word chooses it in every evaluation, on the
     validation items of all parties together: f1, the best F1 score of this class; max_fpr, the lowest one with a
     false-positive rate of at most `max_fpr`. The model keeps the chosen number."""
-    max_fpr: float = Field(0.001, ge=0, le=1)
-    """False-positive rate of the metric `recall_at_fpr`, for two classes."""
     top_k: int = Field(100, ge=1)
     """How many of the highest scores the metric `precision_at_k` is of, for two classes."""
 
@@ -140,10 +140,6 @@ class Classification(Classes):
     @property
     def default_metric(self) -> str:
         return "roc_auc" if self.classes == 2 else "accuracy"
-
-    @property
-    def loss_is_of_items(self) -> bool:
-        return self.class_weights == "none"
 
     @property
     def ranks(self) -> bool:
@@ -179,22 +175,6 @@ class Classification(Classes):
         names, scores = names_of(labels, self.classes), output.double().softmax(dim=1)
         columns = {f"score.{name}": column for name, column in zip(names, scores.t().numpy(), strict=True)}
         return {"prediction": [names[at] for at in self._guess(output).tolist()], **columns}
-
-    @property
-    def prediction_note(self) -> str:
-        if isinstance(self.threshold, str):
-            return (
-                f"the threshold that task.threshold = '{self.threshold}' chose is not in this copy of the model, so "
-                "classes are those of a threshold of 0.5: use the model of the study's result folder"
-            )
-        if self.class_weights == "none" or self.threshold != 0.5:
-            return ""
-        balanced = self.class_weights == "balanced"
-        frequencies = "all were equally frequent" if balanced else "their frequencies were multiplied by these weights"
-        return (
-            f"the model was trained with class weights ({self.class_weights}), so it chooses classes as if "
-            f"{frequencies}: rank items by a score column, and choose a threshold on validation data"
-        )
 
     def loss(self, step: Step) -> Tensor:
         self._check(step)
@@ -246,29 +226,16 @@ class Classification(Classes):
     def fit_threshold(self, validated: Mapping[str, Any]) -> Classification:
         """This task with the threshold that `threshold` describes; 0.5 where validation items have one class only.
 
-        Thresholds lie between the bins of `tasks/ranking.py`: the chosen one is the best of 1,025.
+        Thresholds lie between bins: the chosen one is the best of `BORDERS` in `tasks/ranking.py`.
         """
         if not isinstance(self.threshold, str):
             return self
-        false, true = above(validated["scores"][0]).unbind(0)
-        if not false[0] or not true[0]:
+        cut = best_cut(validated["scores"][0], self.threshold, self.max_fpr)
+        if cut is None:
             return self.model_copy(update={"threshold": 0.5})
-        if self.threshold == "max_fpr":
-            cut = int((false <= self.max_fpr * false[0] * (1 + 1e-12)).nonzero()[0])
-        else:
-            f1 = 2 * true / (true + false + true[0])
-            best = (f1 == f1.max()).nonzero().flatten()
-            cut = int(best[(best - torch.arange(len(best)) == best[0]).sum() // 2])  # the middle of a gap of scores
-        chosen = self.model_copy(update={"threshold": 1 / (1 + math.exp(-edge(cut)))})
+        chosen = self.model_copy(update={"threshold": probability(cut)})
         chosen._cut = cut
         return chosen
-
-    def with_threshold(self, threshold: Any) -> Classification:
-        if not isinstance(self.threshold, str):
-            raise IsthmusError(f"refused: task.threshold is {self.threshold:g}, which leaves none to choose")
-        if type(threshold) is not float or not 0 <= threshold <= 1:
-            raise IsthmusError("refused: a threshold that is no number from 0 to 1")
-        return self.model_copy(update={"threshold": threshold})
 
     def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any]:
         items = counts["confusion"].cpu().sum(1).double()
@@ -312,8 +279,11 @@ class Classification(Classes):
         """The class of every item, `[items]`."""
         if self.classes != 2 or isinstance(self.threshold, str) or self.threshold == 0.5:
             return output.argmax(dim=1)
-        odds = math.log(self.threshold / (1 - self.threshold)) if 0 < self.threshold < 1 else math.inf
-        found = self._log_odds(output).squeeze(1) >= (odds if self.threshold else -math.inf)
+        odds, cut = self._log_odds(output).squeeze(1), cut_at(self.threshold)
+        if probability(cut) == self.threshold:  # one that was chosen, and so counted
+            found = bins(odds) >= cut
+        else:
+            found = odds >= math.log(self.threshold / (1 - self.threshold))
         return (found == bool(self._sought)).long()
 
     def _confusion(self, counts: Mapping[str, Any]) -> Tensor:

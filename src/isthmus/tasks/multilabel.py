@@ -7,30 +7,38 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from isthmus.data import rows
 from isthmus.data.level import Level
-from isthmus.tasks.base import CountForm, MultiTask, Step, focal, names_of
+from isthmus.errors import IsthmusError
+from isthmus.tasks.base import CountForm, MultiTask, Step, Task, focal, names_of
+from isthmus.tasks.decisions import Decisions, Probability
 from isthmus.tasks.ranking import (
     BINS,
     PRECISION_ERROR,
+    Rule,
+    above,
     areas,
     average_precision_errors,
     average_precisions,
+    best_cut,
+    bins,
     count_scores,
+    cut_at,
+    probability,
     ranking_metrics,
     recall_at_fpr,
 )
 
 
-class MultiLabel(MultiTask):
+class MultiLabel(Decisions, MultiTask):
     """Binary cross-entropy; accuracy, and other metrics averaged over the tasks that have both classes.
 
     These are ROC AUC, average precision, the recall at a false-positive rate of `max_fpr`, and the F1 of yes. They
-    follow from counts of scores in bins, see `tasks/ranking.py`. `focal_gamma` is that of `Classification`.
+    follow from counts of scores in bins, see `tasks/ranking.py`. `focal_gamma` and `threshold` are those of
+    `Classification`; each task has a threshold of its own.
 
     >>> import torch
     >>> y = torch.tensor([[0.0], [0.0], [1.0], [float("nan")]])
@@ -53,14 +61,20 @@ class MultiLabel(MultiTask):
     class_weights: Literal["none", "balanced"] = "none"
     """Weights of yes and no in the loss: none; or balanced, so that of each task the yes and the no that a party has in
     a step count equally, and tasks do."""
-    focal_gamma: float = Field(0.0, ge=0)
-    """Exponent of the focal loss; 0 is cross-entropy, 2 is usual."""
-    max_fpr: float = Field(0.001, ge=0, le=1)
-    """False-positive rate of the metric `recall_at_fpr`."""
+    threshold: Probability | list[Probability] | Rule = 0.5
+    """Probability from which an answer is yes, the same for all tasks or a list of one for each, moved to the nearest
+    border between bins. A word chooses one for each task in every evaluation, on the validation items of all parties
+    together: f1, the best F1 score of yes; max_fpr, the lowest one with a false-positive rate of at most `max_fpr`. The
+    model keeps the chosen numbers."""
 
-    @property
-    def loss_is_of_items(self) -> bool:
-        return self.class_weights == "none"
+    def complete_from(self, inferred: Task, labels: Sequence[str] = ()) -> Task:
+        whole = super().complete_from(inferred, labels)
+        if isinstance(self.threshold, list) and len(self.threshold) != whole.outputs:
+            raise IsthmusError(
+                f"threshold has {len(self.threshold)} numbers for {whole.outputs} tasks: give one for each of "
+                f"{', '.join(names_of(labels, whole.outputs))}, in this order"
+            )
+        return whole
 
     def loss(self, step: Step) -> Tensor:
         if self.class_weights == "none":
@@ -79,7 +93,8 @@ class MultiLabel(MultiTask):
 
     def predictions(self, output: Tensor, labels: Sequence[str]) -> dict[str, Any]:
         """For every task whether the label is yes, and the probability of that as a score."""
-        names, yes = names_of(labels, self.tasks), (output > 0).t().numpy()
+        names = names_of(labels, self.tasks)
+        yes = torch.stack([bins(own) >= cut for own, cut in zip(output.unbind(1), self._cuts, strict=True)]).numpy()
         scores = output.double().sigmoid().t().numpy()
         answers = {f"prediction.{name}": column for name, column in zip(names, yes, strict=True)}
         return answers | {f"score.{name}": column for name, column in zip(names, scores, strict=True)}
@@ -106,9 +121,11 @@ class MultiLabel(MultiTask):
         entries = negative.sum() + positive.sum()
         if entries == 0:
             return {}
-        hits = negative[:, : BINS // 2].sum() + positive[:, BINS // 2 :].sum()
-        own = {"accuracy": float(hits / entries), "loss": float(counts["loss"] / entries)}
-        found = {"recall_at_fpr": recall_at_fpr(counts["scores"], self.max_fpr), "macro_f1": _of_yes(counts)["f1"]}
+        hits = sum(
+            float(no[:cut].sum() + yes[cut:].sum()) for no, yes, cut in zip(negative, positive, self._cuts, strict=True)
+        )
+        own = {"accuracy": hits / float(entries), "loss": float(counts["loss"] / entries)}
+        found = {"recall_at_fpr": recall_at_fpr(counts["scores"], self.max_fpr), "macro_f1": self._of_yes(counts)["f1"]}
         both = (negative.sum(1) > 0) & (positive.sum(1) > 0)
         means = {name: float(values[both].mean()) for name, values in found.items()} if bool(both.any()) else {}
         return own | ranking_metrics(counts["scores"]) | means
@@ -121,17 +138,34 @@ class MultiLabel(MultiTask):
         return {"scores": same, "loss": -torch.special.xlogy(labels, labels / labels.sum(1, keepdim=True)).nansum()}
 
     def per_label(self, counts: Mapping[str, Any]) -> dict[str, list[float]]:
-        own = {"items": counts["scores"].sum((1, 2)), "roc_auc": areas(counts["scores"]), **_of_yes(counts)}
+        own = {"items": counts["scores"].sum((1, 2)), "roc_auc": areas(counts["scores"]), **self._of_yes(counts)}
         own["average_precision"] = average_precisions(counts["scores"])
         own[PRECISION_ERROR] = average_precision_errors(counts["scores"])
         return {name: values.tolist() for name, values in own.items()}
 
+    def fit_threshold(self, validated: Mapping[str, Any]) -> MultiLabel:
+        """This task with the thresholds that `threshold` describes; 0.5 where validation items have one label only."""
+        if not isinstance(self.threshold, str):
+            return self
+        cuts = [best_cut(scores, self.threshold, self.max_fpr) for scores in validated["scores"]]
+        return self.model_copy(update={"threshold": [0.5 if cut is None else probability(cut) for cut in cuts]})
 
-def _of_yes(counts: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Recall, precision and F1 of yes for each task, `[tasks]`; NaN where there is nothing to count."""
-    false, true = counts["scores"].cpu().double()[..., BINS // 2 :].sum(-1).unbind(1)
-    items = counts["scores"].cpu().double()[:, 1].sum(-1)
-    return {"recall": true / items, "precision": true / (true + false), "f1": 2 * true / (items + true + false)}
+    def _may_be_threshold(self, threshold: Any) -> bool:
+        listed = type(threshold) is list and len(threshold) == self.tasks
+        return listed and all(map(super()._may_be_threshold, threshold))
+
+    @property
+    def _cuts(self) -> list[int]:
+        """The bin of each task from which on the answer is yes."""
+        given = 0.5 if isinstance(self.threshold, str) else self.threshold
+        return list(map(cut_at, given if isinstance(given, list) else [given] * self.tasks))
+
+    def _of_yes(self, counts: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Recall, precision and F1 of yes for each task, `[tasks]`; NaN where there is nothing to count."""
+        counted = above(counts["scores"])
+        false, true = counted[torch.arange(self.tasks), :, self._cuts].unbind(1)
+        items = counted[:, 1, 0]
+        return {"recall": true / items, "precision": true / (true + false), "f1": 2 * true / (items + true + false)}
 
 
 class NodeMultiLabel(MultiLabel):

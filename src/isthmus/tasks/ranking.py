@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +26,11 @@ ALERTS = ("recall_at_fpr", "precision_at_k")
 """Metrics of the highest scores alone, for two classes, that follow from these counts."""
 PRECISION_ERROR = "average_precision_error"
 """Of each class by how much its average precision can be off, at most, because scores are counted in bins."""
+BORDERS = (0, *range(BINS // 20 + 1, BINS - BINS // 20), BINS)
+"""Where thresholds may lie: where bins begin whose logit is within 36, beyond which doubles have no probabilities below
+1; and below and above all."""
+Rule = Literal["f1", "max_fpr"]
+"""How validation items choose a threshold, see `best_cut`."""
 OF_ONE_CLASS = ("average_precision", *ALERTS)
 """Metrics that are not the same for the other one of two classes."""
 
@@ -40,7 +46,7 @@ def count_scores(scores: Tensor, y: Tensor, known: Tensor, sizes: Sequence[int])
     item, task = known.nonzero(as_tuple=True)
     cell = (rows.party_of_rows(sizes, scores.device)[item] * tasks + task) * 2 + y[known].long()
     counts = torch.zeros(len(sizes), tasks, 2, BINS, dtype=torch.int32, device=scores.device)
-    counts.view(-1).index_add_(0, cell * BINS + _bins(scores[known]), torch.ones_like(cell, dtype=torch.int32))
+    counts.view(-1).index_add_(0, cell * BINS + bins(scores[known]), torch.ones_like(cell, dtype=torch.int32))
     return counts
 
 
@@ -142,14 +148,46 @@ def above(scores: Tensor) -> Tensor:
     return torch.cat([sums, torch.zeros_like(sums[..., :1])], dim=-1)
 
 
-def edge(cut: int) -> float:
-    """The logit where bin `cut` begins.
+def best_cut(scores: Tensor, rule: Rule, max_fpr: float) -> int | None:
+    """The bin from which on scores count as positive: the best of `BORDERS`; None where a class has no scores.
 
-    >>> edge(BINS // 2), edge(BINS // 4), edge(BINS)
-    (0.0, -4.0, inf)
+    Arguments:
+        scores: as of `count_scores`, `[2, bins]`.
+        rule: f1, the best F1 of the positives; max_fpr, the lowest border with at most this false-positive rate.
+    """
+    counts = above(scores)
+    negatives, positives = counts[:, 0].tolist()
+    if not negatives or not positives:
+        return None
+    false, true = counts[:, BORDERS].unbind(0)
+    if rule == "max_fpr":
+        return BORDERS[int((false <= max_fpr * negatives * (1 + 1e-12)).nonzero()[0])]
+    f1 = 2 * true / (true + false + positives)
+    best = (f1 == f1.max()).nonzero().flatten()
+    return BORDERS[int(best[(best - torch.arange(len(best)) == best[0]).sum() // 2])]  # the middle of a gap of scores
+
+
+def probability(cut: int) -> float:
+    """The probability of the logit where one of the `BORDERS` lies.
+
+    >>> probability(BINS // 2), round(probability(BINS // 4), 3), probability(BINS)
+    (0.5, 0.018, 1.0)
     """
     step = cut / (BINS // 2) - 1
-    return WIDTH * step / (1 - abs(step)) if abs(step) < 1 else math.copysign(math.inf, step)
+    return 1 / (1 + math.exp(-WIDTH * step / (1 - abs(step)))) if abs(step) < 1 else float(step > 0)
+
+
+def cut_at(threshold: float) -> int:
+    """The one of the `BORDERS` that is nearest to a probability.
+
+    >>> cut_at(0.5), cut_at(1.0), all(cut_at(probability(cut)) == cut for cut in BORDERS)
+    (512, 1024, True)
+    """
+    if not 0 < threshold < 1:
+        return BINS if threshold else 0
+    logit = math.log(threshold / (1 - threshold))
+    nearest = round(BINS // 2 * (1 + logit / (WIDTH + abs(logit))))
+    return min(max(nearest, BORDERS[1]), BORDERS[-2])
 
 
 def ranking_metrics(scores: Tensor) -> dict[str, float]:
@@ -163,7 +201,7 @@ def ranking_metrics(scores: Tensor) -> dict[str, float]:
     return {name: float(values[both].mean()) for name, values in found.items()} if bool(both.any()) else {}
 
 
-def _bins(scores: Tensor) -> Tensor:
+def bins(scores: Tensor) -> Tensor:
     """The bin of every score. NaN goes to the middle bin; the loss names its party."""
     finite = scores.detach().nan_to_num(nan=0.0)
     place = (BINS // 2) * (finite / (WIDTH + finite.abs()))
