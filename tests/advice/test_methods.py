@@ -45,7 +45,7 @@ def test_a_rare_class_brings_a_metric_and_weights() -> None:
     assert fraud.rare_class().startswith(f"class 1 {line}")
     assert fraud.rare_class(["false", "true"]).startswith(f"'true' {line}")
     many = replace(NODES, labels=(20, *[18] * 10, 1))
-    assert "0.5% of the labels: a model that never predicts it can have an accuracy of 99.5%" in many.rare_class()
+    assert "0.5% of the labels: accuracy hardly counts it, so judge" in many.rare_class()
     assert commands(fraud, ["fedavg", "fedcog"], "p/") == [
         f"isthmus run --data p/ --method local,fedavg {fraud.rare_flags()}",
         f"isthmus run --data p/ --method local,fedavg,fedcog --encoder sgc {fraud.rare_flags()}",

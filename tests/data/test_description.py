@@ -16,7 +16,7 @@ def test_parties_without_test_or_validation_items_are_named_in_one_note() -> Non
     assert describe(parties).split_note == ""
     none, few = torch.zeros_like(parties[0].test), parties[1].test & (parties[1].test.cumsum(0) <= 2)
     lacking = [replace(parties[0], test=none, val=none), replace(parties[1], test=few), parties[2]]
-    due = "there is no test item at p0 and no validation item at p0: scores of parties rest on few items, p1 has 2"
+    due = "there is no test item at p0 and no validation item at p0; scores of parties rest on few test items, p1 has 2"
     assert describe(lacking).split_note == due
     idle = replace(lacking[0], train=none)
     said = (

@@ -99,7 +99,7 @@ class CutDescription:
             return ""
         tested = [party for party in held if party.test]
         smallest = min(tested, key=lambda party: party.test, default=None)
-        few = f": scores of parties rest on few items, {smallest.name} has {smallest.test}" if smallest else ""
+        few = f"; scores of parties rest on few test items, {smallest.name} has {smallest.test}" if smallest else ""
         return f"there is {' and '.join(lacks)}{few if smallest and smallest.test < FEW else ''}"
 
     def to_dict(self) -> dict[str, Any]:

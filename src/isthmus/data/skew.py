@@ -49,10 +49,11 @@ def rare_class(counts: Sequence[int], names: Sequence[str], remedy: str) -> str:
         return ""
     share = counts[rarest] / sum(counts)
     name = f"'{names[rarest]}'" if names else f"class {rarest}"
+    accuracy = f"a model that never predicts it can have an accuracy of {1 - share:.1%}"
+    blind = accuracy if len(counts) == 2 else "accuracy hardly counts it"
     ranked = " (and ROC AUC tells little of it)" if len(counts) == 2 else ""
     return (
-        f"{name} is rare, {share:.1%} of the labels: a model that never predicts it can have an accuracy of "
-        f"{1 - share:.1%}{ranked}, so judge by another metric, and weigh classes in the loss: {remedy}"
+        f"{name} is rare, {share:.1%} of the labels: {blind}{ranked}, so judge by another metric, and weigh classes in the loss: {remedy}"
     )
 
 

@@ -263,6 +263,7 @@ def search_table(results: Results, search: Search, console: Console) -> Table:
     """Settings by their validation metric, best first, and of the best of each method also the test metric."""
     metric = metric_of(search.metric)
     tests, captions = search.test_metrics(run.metric for run in results.runs), list[str]()
+    roles = {label: about["role"] for label, about in results.methods().items()}
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("method", no_wrap=True)
     table.add_column("setting", overflow="fold")
@@ -273,7 +274,7 @@ def search_table(results: Results, search: Search, console: Console) -> Table:
             continue
         runs = [run for run in results.runs if each.chosen and run.method == each.label]
         own = [run.metrics for run in runs]
-        marked = is_majority(runs)
+        marked = is_majority(runs) and roles.get(each.label) != "constant"
         captions += [MAJORITY.format(metric_of(runs[0].metric).one_answer)] if marked else []
         cells = (
             wording.validation(search.metric, each.mean, each.std, each.seeds, each.pruned),

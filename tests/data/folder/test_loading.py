@@ -145,6 +145,14 @@ def test_weights_that_some_edges_or_parties_lack_are_noted(tmp_path):
     assert found["south"] == ["note: edges.parquet: no edge has a weight, at other parties edges have: 1 is used"]
 
 
+def test_negative_weights_are_noted(tmp_path):
+    draft = graph_draft("north", partner=None)
+    draft.tables[EDGES]["weight"] = [-0.5, *[0.0] * (len(draft.tables[EDGES]["source"]) - 1)]
+    assert reports(write(tmp_path, draft))["north"] == [
+        "note: edges.parquet, row 1: column 'weight' is negative, and a larger weight means nearer: give 0 or more"
+    ]
+
+
 def test_ids_of_different_types_need_a_key(tmp_path):
     north, _ = two_drafts()
     _, south = two_drafts(ids=str)

@@ -148,6 +148,8 @@ class EdgeChecker(Checker):
         number = to_floats(values)
         wrong = exceeds_float32(number) | (np.isnan(number) & is_present(values))
         self.add(*at_rows(EDGES, "column 'weight' is not a finite number: correct it", wrong))
+        below = "column 'weight' is negative, and a larger weight means nearer: give 0 or more"
+        self.add(*at_rows(EDGES, below, number < 0, severe=False))
         if (present := is_present(values)).any():
             self.add(
                 *at_rows(
