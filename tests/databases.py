@@ -147,3 +147,32 @@ def edge_draft(name: str = "north", *, dated: bool = True, **options: Any) -> Dr
         return draft
     del transfers["time"]
     return draft.without("date", "transfers.parquet")
+
+
+def sales_draft(name: str = "north", *, label: str = "purchases.bad", purchases: int = 60, seed: int = 0) -> Draft:
+    """A shop: its purchases are edges from a customer to a good, with an amount, and bad if that is above 50."""
+    draw = np.random.default_rng(seed)
+    customers, goods = [f"{name}-{at}" for at in range(9)], list(range(7))
+    amount = draw.integers(1, 100, purchases)
+    tables: dict[str, Any] = {
+        "customers": {"key": "id", "columns": {"age": {"kind": "number"}}},
+        "goods": {"key": "good", "columns": {"kind": {"kind": "category"}}},
+        "purchases": {
+            "as": "edges",
+            "foreign": {"customer": "customers", "good": "goods"},
+            "columns": {"amount": {"kind": "number", "scale": "none"}},
+        },
+    }
+    return Draft(
+        {"name": name, "label": label, "tables": tables} | ({"classes": 2} if "." in label else {}),
+        {
+            "customers.parquet": {"id": customers, "age": [at / 9 for at in range(9)]},
+            "goods.parquet": {"good": goods, "kind": [["food", "toy"][at % 2] for at in goods]},
+            "purchases.parquet": {
+                "customer": [customers[at] for at in draw.integers(0, 9, purchases)],
+                "good": [goods[at] for at in draw.integers(0, 7, purchases)],
+                "amount": [each / 50 for each in amount],
+            }
+            | ({"bad": [int(each > 50) for each in amount]} if "." in label else {}),
+        },
+    )

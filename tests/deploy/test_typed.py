@@ -12,7 +12,7 @@ import torch
 from tests.deploy.federated_studies import federated, in_one_process
 
 import isthmus
-from databases import crossing_drafts, dated_draft, edge_draft, owned_twice
+from databases import crossing_drafts, dated_draft, edge_draft, owned_twice, sales_draft
 from isthmus.data.folder.reading import check_folder
 from isthmus.deploy.setup import introduced_of
 from isthmus.errors import IsthmusError
@@ -23,7 +23,8 @@ from party_folders import Draft
 FEDAVG = {"name": "fedavg", "rounds": 2, "local": {"optimizer": "adam", "lr": 0.05}}
 DAYS = {"train_until": "2024-07-01", "val_until": "2024-08-15"}
 HELD = {"nodes of types": lambda name, seed: dated_draft(name, transfers=120, seed=seed, **DAYS),
-        "edges": lambda name, seed: edge_draft(name, transfers=120, seed=seed)}  # fmt: skip
+        "edges": lambda name, seed: edge_draft(name, transfers=120, seed=seed),
+        "edges of two tables": lambda name, seed: sales_draft(name, purchases=120, seed=seed)}  # fmt: skip
 Held = Callable[[str, int], Draft]
 
 
@@ -57,12 +58,12 @@ def test_a_federation_of_tables_gives_the_study_and_parties_predict_alone(tmp_pa
     # what a bank has on its own disk is the model with the threshold that all banks' validation rows chose
     model = isthmus.load_model(tmp_path / "parties" / "north")
     new = held("north", 0)
-    new.tables["transfers.parquet"]["bad"] = [None] * 120
+    new.tables[f"{new.settings['label'].partition('.')[0]}.parquet"]["bad"] = [None] * 120
     table = model.predict(new.write(tmp_path / "new"))
     assert model.notes == []
     assert type(model.task.threshold) is float
     assert model.task.threshold == there.description["task"]["threshold"]
-    assert ("source" in table.column_names) == (held is HELD["edges"])
+    assert ("source" in table.column_names) == (held is not HELD["nodes of types"])
     scores = torch.tensor(table["score.1"].to_pylist())
     assert table["prediction"].to_pylist() == [str(int(each >= model.task.threshold)) for each in scores]
     assert all(torch.equal(model.weights[name], theirs[name]) for name in model.weights)

@@ -45,6 +45,7 @@ def test_a_card_names_the_folder_the_class_weights_and_first_the_chosen_metric(t
         assert "- Data: folder parties.\n" in text
         assert str(tmp_path) not in text
         assert f"- Class weights in the loss: {weights}.\n" in text
+        assert "- Threshold of the probability of yes, or of one of two classes: 0.5.\n" in text
         assert "| --- |\n| macro F1 | " in text
         assert ("chooses classes as if all were equally frequent" in text) is (weights == "balanced")
 

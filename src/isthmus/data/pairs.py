@@ -36,7 +36,6 @@ class HeldOutLinks:
         links: all links, held out or not, ascending.
         val, test: held-out links and as many non-links, or of a relation fewer where there are none, `[2, pairs]`: the
             encoded pair, and 1 for a link or 0.
-        candidates: the pairs that can be links.
         relation: the edge type that is asked, as its position in the schema; none where the graph is not typed.
     """
 
@@ -45,61 +44,7 @@ class HeldOutLinks:
     links: Tensor
     val: Tensor
     test: Tensor
-    candidates: Candidates
     relation: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """The pairs of nodes that can be links: all of them, or in a typed graph those of two types.
-
-    Arguments:
-        nodes: number of nodes.
-        sides: masks of the nodes at the start and at the end of a relation, `[2, nodes]`; equal if both have one type.
-    """
-
-    nodes: int
-    sides: Tensor | None = None
-
-    @property
-    def size(self) -> int:
-        """How many pairs there are."""
-        if self.sides is None or self._one_type:
-            count = self.nodes if self.sides is None else int(self.sides[0].sum())
-            return count * (count - 1) // 2
-        return int(self.sides[0].sum()) * int(self.sides[1].sum())
-
-    @property
-    def _one_type(self) -> bool:
-        return self.sides is not None and torch.equal(self.sides[0], self.sides[1])
-
-    def among(self, nodes: Tensor) -> Candidates:
-        """Those among some nodes, as positions there."""
-        return Candidates(nodes.numel(), None if self.sides is None else self.sides[:, nodes])
-
-    def sample(self, taken: Tensor, count: int, generator: np.random.Generator) -> Tensor:
-        """Random pairs that are not taken; all of them if there are fewer than `count`.
-
-        Arguments:
-            taken: encoded pairs to leave out, ascending.
-
-        >>> sides = torch.tensor([[True, True, False, False], [False, False, True, True]])
-        >>> Candidates(4, sides).sample(torch.tensor([0, 1, 5]), 9, numpy_generator(0, "example")).tolist()
-        [3, 2, 4]
-        """
-        if self.sides is None:
-            return sample_non_links(self.nodes, taken, count, generator)
-        ends = torch.stack(_decode(taken))
-        places = torch.where(self.sides, self.sides.long().cumsum(1) - 1, -1)
-        first, second = (side.nonzero().squeeze(1) for side in self.sides)
-        if self._one_type:
-            known = _encode(*places[0][ends])
-            low, high = _decode(sample_non_links(first.numel(), _ascending(known), count, generator))
-            return _encode(first[low], first[high])
-        row, column = (place[ends].amax(0) for place in places)  # only one end of a pair is on each side
-        known = torch.where((row < 0) | (column < 0), -1, row * second.numel() + column)
-        drawn = _sample_free(self.size, _ascending(known), count, generator)
-        return _encode(first[drawn // second.numel()], second[drawn % second.numel()])
 
 
 def hold_out_links(pool: Pool, *, val: float, test: float, seed: int, relation: str = "") -> HeldOutLinks:
@@ -130,7 +75,6 @@ def hold_out_links(pool: Pool, *, val: float, test: float, seed: int, relation: 
     asked = _asked(whole.schema, relation)
     ids = torch.arange(whole.nodes) if whole.ids is None else whole.ids.sort().values
     links = _links_of(whole, ids, asked)
-    candidates = Candidates(ids.numel(), _sides(whole, ids, asked))
     counts = [round(share * links.numel()) for share in (val, test)]
     generator = numpy_generator(seed, "pairs")
     held = _sample(links, sum(counts), generator)
@@ -157,7 +101,7 @@ def hold_out_links(pool: Pool, *, val: float, test: float, seed: int, relation: 
         whole=None if pool.whole is None else _remove_links(pool.whole, gone, ids),
         parties=None if pool.parties is None else tuple(_remove_links(party, gone, ids) for party in pool.parties),
     )
-    return HeldOutLinks(rest, ids, links, val_pairs, test_pairs, candidates, asked)
+    return HeldOutLinks(rest, ids, links, val_pairs, test_pairs, asked)
 
 
 def _asked(schema: Schema | None, relation: str) -> int | None:
@@ -182,15 +126,6 @@ def _asked(schema: Schema | None, relation: str) -> int | None:
     return at
 
 
-def _sides(party: Party, ids: Tensor, asked: int | None) -> Tensor | None:
-    """The nodes at the start and at the end of the relation, by position in `ids`."""
-    if party.schema is None or asked is None:
-        return None
-    kinds = torch.empty(ids.numel(), dtype=torch.long)
-    kinds[_positions_of(ids, _ids_of(party))] = party.graph.node_type
-    return torch.stack([kinds == end for end in party.schema.ends[asked]])
-
-
 def _absent_pairs(pool: Pool, ids: Tensor, links: Tensor, held: Tensor, generator: np.random.Generator) -> Tensor:
     """As many pairs without an edge as links are held out, ascending.
 
@@ -200,18 +135,17 @@ def _absent_pairs(pool: Pool, ids: Tensor, links: Tensor, held: Tensor, generato
     low, high = (holder[end] for end in _decode(links))
     if len(own) < 2 or bool((low != high).any()):
         return sample_non_links(ids.numel(), links, held.numel(), generator)
-    every = Candidates(ids.numel())
-    return _draw_non_links(_Assigned.of(held, holder, own), every, links, holder, generator).sort().values
+    return _draw_non_links(_Assigned.of(held, holder, own), links, holder, generator).sort().values
 
 
 def _mixed_pairs(
     starts: Tensor, ends: Tensor, links: Tensor, held_by: tuple[list[Tensor], Tensor], generator: np.random.Generator
 ) -> Tensor:
-    """For each held-out link of a relation a pair that is none: its start, and the end of another held-out link; -1 if
-    there is none.
+    """For each of some links of a relation a pair that is none: its start, and the end of another of them; -1 if there
+    is none.
 
-    So links and other pairs have the same nodes at either side, which all lost a link. A random node has all of its
-    links, and that alone would tell it from a row that named one other. Both links are of one party, or both across.
+    So links and other pairs have the same nodes at either side. Among random nodes much-linked ones are links, and a
+    row that names one other and lost it is told by that alone. Both links are of one party, or both across.
 
     Arguments:
         held_by: the nodes of each party, and the first party that holds each node.
@@ -274,8 +208,8 @@ def assign_pairs(parties: Sequence[Party], held: HeldOutLinks, *, train: float, 
 
     A pair belongs to the first party that holds its first node; either node is first in half of the pairs. Training
     pairs are links that the parties still have, and pairs without an edge: between a party's own nodes as many as it
-    has links there (or all there are), and across parties as many as there are links across. Pairs with a node that no
-    party holds are left out.
+    has links there (or all there are), and across parties as many as there are links across; of a relation they are
+    mixed as held-out pairs are, see `_mixed_pairs`. Pairs with a node that no party holds are left out.
 
     Arguments:
         train: share of the remaining links to train on.
@@ -288,7 +222,12 @@ def assign_pairs(parties: Sequence[Party], held: HeldOutLinks, *, train: float, 
         raise IsthmusError("a party has links that are held out: cut `HeldOutLinks.pool` instead of the full pool")
     links = _sample(known, round(train * known.numel()), generator)
     taken = torch.cat([held.links, held.val[0], held.test[0]]).unique()
-    absent = _draw_non_links(_Assigned.of(links, holder, own), held.candidates, taken, holder, generator)
+    if held.relation is None:
+        absent = _draw_non_links(_Assigned.of(links, holder, own), taken, holder, generator)
+    else:
+        starts, ends = _directed(held.pool.party, held.ids, held.relation, links)
+        absent = _mixed_pairs(starts, ends, taken, (own, holder), generator)
+        absent = absent[absent >= 0]
     parts = [_with_labels(links, absent), held.val, held.test]
     codes, y = torch.cat(parts, dim=1)
     split = torch.arange(len(SPLITS)).repeat_interleave(torch.tensor([part.size(1) for part in parts]))
@@ -346,9 +285,7 @@ class _Assigned:
         return cls(first, second, party, across)
 
 
-def _draw_non_links(
-    links: _Assigned, candidates: Candidates, taken: Tensor, holder: Tensor, generator: np.random.Generator
-) -> Tensor:
+def _draw_non_links(links: _Assigned, taken: Tensor, holder: Tensor, generator: np.random.Generator) -> Tensor:
     """As many pairs that are not taken as there are links within each party, and as there are links across."""
     low, high = _decode(taken)
     arriving = torch.bincount(high, minlength=holder.numel())  # pairs are sorted by their second node
@@ -360,20 +297,19 @@ def _draw_non_links(
         near = rows.concat_ranges(start[home], arriving[home])
         inside = near[place[low[near]] >= 0]
         own = _encode(place[low[inside]], place[high[inside]]).sort().values
-        parts.append(_encode(*(home[end] for end in _decode(candidates.among(home).sample(own, count, generator)))))
+        parts.append(_encode(*(home[end] for end in _decode(sample_non_links(home.numel(), own, count, generator)))))
     count = int((links.across & (links.party >= 0)).sum())
-    return torch.cat([*parts, _draw_across(candidates, taken, holder, count, generator)])
+    return torch.cat([*parts, _draw_across(taken, holder, count, generator)])
 
 
-def _draw_across(
-    candidates: Candidates, taken: Tensor, holder: Tensor, count: int, generator: np.random.Generator
-) -> Tensor:
+def _draw_across(taken: Tensor, holder: Tensor, count: int, generator: np.random.Generator) -> Tensor:
     """Pairs of nodes of different parties that are not taken."""
-    tried, most = 0, candidates.size - taken.numel()
+    nodes = holder.numel()
+    tried, most = 0, nodes * (nodes - 1) // 2 - taken.numel()
     drawn = taken[:0]
     while drawn.numel() < count and tried < most:
         tried = min(2 * max(tried, count), most)
-        drawn = candidates.sample(taken, tried, generator)
+        drawn = sample_non_links(nodes, taken, tried, generator)
         low, high = (holder[end] for end in _decode(drawn))
         drawn = drawn[(low != high) & (low >= 0) & (high >= 0)]
     return _sample(drawn, count, generator)

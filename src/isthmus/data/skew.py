@@ -52,9 +52,8 @@ def rare_class(counts: Sequence[int], names: Sequence[str], remedy: str) -> str:
     accuracy = f"a model that never predicts it can have an accuracy of {1 - share:.1%}"
     blind = accuracy if len(counts) == 2 else "accuracy hardly counts it"
     ranked = " (and ROC AUC tells little of it)" if len(counts) == 2 else ""
-    return (
-        f"{name} is rare, {share:.1%} of the labels: {blind}{ranked}, so judge by another metric, and weigh classes in the loss: {remedy}"
-    )
+    judge = "judge by another metric, and weigh classes in the loss"
+    return f"{name} is rare, {share:.1%} of the labels: {blind}{ranked}, so {judge}: {remedy}"
 
 
 def earth_movers(counts: Tensor) -> float:

@@ -121,7 +121,7 @@ def _decisions(task: Mapping[str, Any]) -> Iterator[str]:
     if "class_weights" in task:
         yield f"- Class weights in the loss: {_text(task['class_weights'])}."
     if "threshold" in task:
-        yield f"- Threshold, the probability from which the answer is yes or one of two classes: {_text(task['threshold'])}."
+        yield f"- Threshold of the probability of yes, or of one of two classes: {_text(task['threshold'])}."
 
 
 def _owners(run: RunResult) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from databases import bank_draft, crossing_drafts, dated_draft, days, edge_draft, owned_twice
+from databases import bank_draft, crossing_drafts, dated_draft, days, edge_draft, owned_twice, sales_draft
 from isthmus.data.folder.database import NEVER
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.reading import check_folder
@@ -526,10 +526,39 @@ def test_missing_folder_is_one_line(tmp_path):
     contents, problems = check_folder(bank_draft(label="accounts").write(tmp_path / "a"))
     assert contents is None
     assert lines(problems) == [
-        "party.toml: label = 'accounts': give TABLE.COLUMN, or with tasks the table alone",
+        "party.toml: label = 'accounts' names a table alone, which says that no row has a label: give TABLE.COLUMN",
     ]
     with pytest.raises(IsthmusError, match="has 1 problem"):
         load_folders(tmp_path)
+
+
+def test_a_label_may_be_a_table_alone_where_no_row_has_one(tmp_path):
+    folder = write(tmp_path, sales_draft(label="customers"))
+    told = "note: party.toml: label = 'customers' names a table alone, so no row has a label, and only links can be"
+    assert reports(folder)["north"] == [f"{told} predicted: give TABLE.COLUMN if one has"]
+    (party,) = load_folders(folder).parties
+    assert set(party.graph.y.tolist()) == {-1}
+    assert report(sales_draft(label="purchases"), tmp_path / "edges") == [
+        "party.toml: label = 'purchases': edges without labels are no items: name a table of nodes"
+    ]
+
+
+@pytest.mark.parametrize("label", ["purchases.bad", "customers"])
+def test_rows_may_be_edges_between_rows_of_two_tables(tmp_path, label):
+    draft = sales_draft(label=label)
+    (party,) = load_folders(write(tmp_path, draft)).parties
+    rows, graph = draft.tables["purchases.parquet"], party.typed()
+    there, back = ("customers", "purchases", "goods"), ("goods", "rev_purchases", "customers")
+    assert graph.edge_types == [there, back]
+    ends = torch.tensor([[int(each.split("-")[1]) for each in rows["customer"]], rows["good"]])
+    for kind, due in ((there, ends), (back, ends.flip(0))):
+        assert torch.equal(graph[kind].edge_index, due)
+        assert graph[kind].edge_attr.squeeze(1).tolist() == pytest.approx(rows["amount"])
+    if label != "customers":
+        assert party.level == "edge"
+        starts = torch.tensor([0, graph["customers"].num_nodes])
+        assert torch.equal(party.graph.edge_label_index, ends + starts[:, None])
+        assert party.graph.y.tolist() == rows["bad"]
 
 
 def test_without_labels_splits_are_not_complained_about(tmp_path):

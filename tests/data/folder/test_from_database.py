@@ -282,11 +282,11 @@ def test_folder_may_be_replaced(tmp_path):
         ({"label": "cards.bad"}, "there is no table 'cards': the tables are accounts, customers, transfers"),
         ({"label": "accounts.bat"}, "table 'accounts' has no column 'bat': did you mean 'bad'?"),
         ({"label": "bad"}, "--label bad: name the table, too: --label accounts.bad"),
-        ({"label": "accounts"}, "give --label TABLE.COLUMN, or --label TABLE with several --task COLUMN"),
+        ({"label": "accounts.bad", "tasks": ["bad"]}, "give --label TABLE.COLUMN, or --label TABLE with several"),
         ({"split": "part"}, "table 'accounts' has no column 'part'"),
         ({"ignore": ["colour"]}, "--ignore colour: no table has this column"),
         ({"edges": ["cards"]}, "--as-edges cards: there is no table 'cards'"),
-        ({"edges": ["accounts"]}, 'tables.accounts: as = "edges" needs two foreign keys into one table'),
+        ({"edges": ["accounts"]}, 'tables.accounts: as = "edges" needs two foreign keys, it has 1'),
     ],
 )
 def test_wrong_options_are_one_line(tmp_path, options, error):

@@ -242,8 +242,8 @@ def _settings(
     rows = all_rows[items].table
     labelled = rows.select([label]).rename_columns(["label"]) if label else rows
     of_labels = SourceTables(tasks=source.tasks, classes=source.classes, columns={"label": label})
-    labels = label_settings(labelled, of_labels, items)
-    dates, comments = _split_dates(rows, guesses, items, label or source.tasks[0], source)
+    labels = label_settings(labelled, of_labels, items) if label or source.tasks else {}
+    dates, comments = _split_dates(rows, guesses, items, label or next(iter(source.tasks), ""), source)
     settings = {
         "label": source.label,
         **labels,
@@ -268,7 +268,11 @@ def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[s
     """Return the table and the column of the label."""
     items, _, column = source.label.partition(".")
     if not source.label:
-        raise _error("name the label's table and column, such as --label accounts.suspicious")
+        table = next(iter(tables))
+        raise _error(
+            f"name the label's table and column, such as --label accounts.suspicious; without labels, for links, a "
+            f"table alone, such as --label {table}"
+        )
     if items not in tables:
         with_column = [name for name, each in tables.items() if source.label in each.table.column_names]
         if with_column:
@@ -276,14 +280,15 @@ def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[s
             raise _error(f"--label {source.label}: name the table, too: {meant}")
         raise _error(f"--label {source.label}: there is no table '{items}': the tables are {join_names(tables)}")
     columns = tables[items].table.column_names
-    if bool(column) == bool(source.tasks):
+    if column and source.tasks:
         raise _error(f"--label {source.label}: give --label TABLE.COLUMN, or --label TABLE with several --task COLUMN")
     for each in filter(None, (column, source.split.rpartition(".")[2], *source.tasks)):
         if each not in columns:
             raise _error(f"table '{items}' has no column '{each}': {did_you_mean(each, columns)}")
     if not tables[items].table.num_rows:
         raise _error(f"table '{items}' has no rows: give a table with at least one")
-    if not is_present(blank_to_null(tables[items].table.column(column or source.tasks[0]))).any():
+    first = column or next(iter(source.tasks), "")
+    if first and not is_present(blank_to_null(tables[items].table.column(first))).any():
         raise _error(f"--label {source.label}: no row has a value: name another column")
     return items, column
 
@@ -332,7 +337,8 @@ def _split_dates(
     shares = SHARES_OF_EDGES if items in source.edges else SHARES
     shares = {name: share for name, share in shares.items() if name == "until" or not source.split}
     moments, _ = read_dates(rows.column(time))
-    known = np.sort(moments[is_present(blank_to_null(rows.column(label))) & (moments != UNKNOWN)])
+    labelled = is_present(blank_to_null(rows.column(label))) if label else np.zeros(len(moments), dtype=bool)
+    known = np.sort(moments[labelled & (moments != UNKNOWN)])
     if not known.size or not shares:
         return {}, {}
     cuts = {name: int(known[int(share * (known.size - 1))]) // DAY * DAY for name, share in shares.items()}

@@ -273,8 +273,9 @@ def _guess_kind(values: Any, *, is_date: bool) -> tuple[dict[str, Any] | None, s
 
 def _guess_edges(guess: Guess) -> None:
     ends = list(guess.foreign.values())
-    if len(ends) == 2 and ends[0] == ends[1] and guess.time is None:
-        guess.why["as",] = f'"edges" makes each row an edge between two rows of {ends[0]}'
+    if len(ends) == 2 and guess.time is None:
+        between = f"two rows of {ends[0]}" if ends[0] == ends[1] else f"a row of {ends[0]} and one of {ends[1]}"
+        guess.why["as",] = f'"edges" makes each row an edge between {between}'
 
 
 def _are_dates(values: Any) -> bool:

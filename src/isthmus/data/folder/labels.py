@@ -108,6 +108,10 @@ class ItemChecker(Checker):
 
     def _classes(self, file: str, table: Any) -> Tensor | None:
         """Return classes 0, 1, ..., with -1 for a missing label and `UNLISTED` for an undeclared one."""
+        if self.settings.unlabelled:
+            what = f"label = '{self.settings.label}' names a table alone, so no row has a label, and only links can be"
+            self.add(Problem(FILE, f"{what} predicted: give TABLE.COLUMN if one has", severe=False))
+            return torch.full((table.num_rows,), -1)
         if not has_column(table, self.label_column):
             self._note_no_labels(file, f"column '{self.label_column}'")
             return torch.full((table.num_rows,), -1)

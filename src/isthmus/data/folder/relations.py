@@ -32,7 +32,7 @@ class TableSettings(Options):
     time: str | None = None
     """Column of the moment from which on a row is known."""
     as_: Literal["nodes", "edges"] = Field("nodes", alias="as")
-    """Whether a row is a node, or an edge between the two rows that it refers to."""
+    """Whether a row is a node, or an edge between the two rows that it refers to, of one table or of two."""
     ids: Literal["shared", "own"] | None = None
     """Whether a key means the same row at every party, or only at this one; by default as for the whole party."""
     foreign: dict[str, str] = Field({})
@@ -51,7 +51,8 @@ class DatabaseSettings(Options):
     tables: dict[str, TableSettings] = Field({})
     """The tables, if the party holds several that refer to each other; each has a file of its name."""
     label: str | None = None
-    """With several tables: table and column of the label, such as `accounts.suspicious`; of several tasks the table."""
+    """With several tables: table and column of the label, such as `accounts.suspicious`; of several tasks, and where no
+    row has a label, the table alone."""
     split: str | None = None
     """With several tables: a column of the label's table with train, val, test or nothing."""
     train_until: str | None = None
@@ -78,7 +79,7 @@ class DatabaseSettings(Options):
 
     @property
     def label_column(self) -> str:
-        """The label's column in its table; empty with several tasks."""
+        """The label's column in its table; empty with several tasks, and without labels."""
         return (self.label or "").partition(".")[2]
 
     @property
@@ -159,9 +160,9 @@ def relations(settings: DatabaseSettings) -> list[Relation]:
     found: list[Relation] = []
     for name, table in tables.items():
         if table.as_ == "edges":
-            (first, ends), (second, _) = table.foreign.items()
-            found.append(Relation((ends, name, ends), "edges", first, second, name))
-            found.append(Relation((ends, f"rev_{name}", ends), "back", second, first, name))
+            (first, one), (second, two) = table.foreign.items()
+            found.append(Relation((one, name, two), "edges", first, second, name))
+            found.append(Relation((two, f"rev_{name}", one), "back", second, first, name))
     for name, table in nodes.items():
         for column, other in table.foreign.items():
             if name not in dated or (table.time is None and other in dated):

@@ -99,6 +99,11 @@ class PartyFile(DatabaseSettings):
         return "edge" if self.labels_edges else self.level
 
     @property
+    def unlabelled(self) -> bool:
+        """Whether `label` names a table alone: no row has a label, and the graph is there for its links."""
+        return bool(self.tables and self.label) and not self.label_column and not self.tasks
+
+    @property
     def items_file(self) -> str:
         """The file with a row for each item; of whole graphs and molecules that of nodes."""
         return f"{self.items_table}.parquet" if self.tables else NODES
@@ -196,7 +201,7 @@ def _contradictions(settings: PartyFile) -> list[Problem]:
     """List settings that contradict each other."""
     wrong = []
     given = [name for name in ("labels", "classes", "tasks") if getattr(settings, name)]
-    if len(given) != 1:
+    if len(given) != 1 and (given or not settings.unlabelled):
         found = " and ".join(given) or "none"
         wrong.append(f"give one of labels, classes and tasks (found: {found})")
     for name in ("labels", "tasks", "partners"):
@@ -251,8 +256,12 @@ def _database_contradictions(settings: PartyFile) -> Iterator[str]:
         yield f"label = '{settings.label}' names no table: its table is one of {join_names(settings.tables)}"
         return
     items = settings.tables[settings.items_table]
-    if bool(settings.label_column) == bool(settings.tasks):
+    if settings.tasks and settings.label_column:
         yield f"label = '{settings.label}': give TABLE.COLUMN, or with tasks the table alone"
+    if settings.unlabelled and (settings.labels or settings.classes):
+        yield f"label = '{settings.label}' names a table alone, which says that no row has a label: give TABLE.COLUMN"
+    if settings.unlabelled and items.as_ == "edges":
+        yield f"label = '{settings.label}': edges without labels are no items: name a table of nodes"
     if items.as_ == "edges" and items.time is not None and settings.until is None:
         yield (
             f"label = '{settings.label}': edges with labels and a time need 'until': models read the rows before that "
@@ -295,17 +304,18 @@ def _wrong_tables(settings: PartyFile) -> list[Problem]:
                 found.append(f'{where}.owners.{column}: the key names one row at all parties: set ids = "shared" there')
         if table.as_ == "edges":
             ends = list(table.foreign.values())
-            if len(ends) != 2 or ends[0] != ends[1]:
-                found.append(f'{where}: as = "edges" needs two foreign keys into one table: set as = "nodes"')
+            if len(ends) != 2:
+                found.append(f'{where}: as = "edges" needs two foreign keys, it has {len(ends)}: set as = "nodes"')
     if not found and settings.label is not None:
         dated = dated_tables(settings)
         if settings.labels_edges:
-            joined = next(iter(settings.tables[settings.items_table].foreign.values()))
-            if joined in tables_with_moments(settings.tables):
-                found.append(
-                    f"tables.{joined}: edges with labels join rows without a time: remove its time, or set "
-                    f'as = "nodes" for {settings.items_table}'
-                )
+            joined = dict.fromkeys(settings.tables[settings.items_table].foreign.values())
+            found += [
+                f"tables.{name}: edges with labels join rows without a time: remove its time, or set "
+                f'as = "nodes" for {settings.items_table}'
+                for name in joined
+                if name in tables_with_moments(settings.tables)
+            ]
             found += [
                 f"tables.{name}.owners: edges with labels join rows of one party: leave out owners, or set "
                 f'as = "nodes" for {settings.items_table}'
