@@ -58,7 +58,7 @@ def _notes_on_cut(pool: Pool, partition: Partition, parties: Sequence[Party]) ->
     """Notes on parties that are not as the data have them, or whose splits are not."""
     if partition.split is not None and pool.own_splits:
         yield DRAWN
-    if partition.split is not None and pool.dated:
+    if partition.split is not None and pool.dated and pool.own_splits:
         yield LATER
     if pool.encoding is not None:  # of files: that a public data set lacks a class somewhere is nobody's mistake
         yield note_on_splits(parties, "the study draws the splits" if partition.split else "the study cuts the parties")

@@ -36,12 +36,19 @@ def with_table(draft: Draft, name: str, **settings) -> Draft:
     return changed
 
 
+DRAWN = (
+    "note: transfers.parquet: rows are dated, and the split is drawn: training reads later rows than those that a test "
+    "is on; set train_until and val_until in party.toml"
+)
+
+
 # ---- what is read
 
 
 def test_sound_folder_has_no_problem(tmp_path):
     assert report(bank_draft(), tmp_path / "a") == []
-    assert report(dated_draft(), tmp_path / "b") == []
+    assert report(dated_draft(), tmp_path / "b") == [DRAWN]
+    assert report(dated_draft(train_until="2024-05-01", val_until="2024-08-01"), tmp_path / "c") == []
 
 
 def test_undated_labels_have_edges_both_ways(tmp_path):
@@ -456,7 +463,7 @@ def test_date_later_than_the_row_is_a_note(tmp_path):
     draft = with_table(dated_draft(), "transfers", columns={"amount": {"kind": "number"}, "settled": {"kind": "date"}})
     draft = draft.put("settled", [each.replace(year=2025) for each in draft.tables["transfers.parquet"]["date"]],
                       "transfers.parquet")  # fmt: skip
-    (note,) = report(draft, tmp_path / "a")
+    note, _ = report(draft, tmp_path / "a")
     assert "column 'settled' is later than the row's own date: it may give the answer away" in note
 
 
@@ -532,6 +539,15 @@ def test_missing_folder_is_one_line(tmp_path):
         load_folders(tmp_path)
 
 
+def test_a_table_of_labels_without_rows_is_said_so(tmp_path):
+    draft = bank_draft()
+    accounts = draft.tables["accounts.parquet"]
+    draft.tables["accounts.parquet"] = {column: values[:0] for column, values in accounts.items()}
+    found = report(draft.put("customer", [], "accounts.parquet"), tmp_path)
+    assert "accounts.parquet: the table of the label has no rows: a party holds at least one item" in found
+    assert not [each for each in found if "until" in each]
+
+
 def test_a_label_may_be_a_table_alone_where_no_row_has_one(tmp_path):
     folder = write(tmp_path, sales_draft(label="customers"))
     told = "note: party.toml: label = 'customers' names a table alone, so no row has a label, and only links can be"
@@ -603,7 +619,8 @@ def test_parties_with_borders_have_together_the_graph_of_all_rows(tmp_path, kind
 
 def test_banks_that_name_holders_have_no_problem(tmp_path):
     for kind in ({}, {"stubs": True}, {"dated": True}, {"as_edges": True}):
-        assert reports(write(tmp_path / str(kind), *crossing_drafts(**kind)[:2])) == {"north": [], "south": []}
+        due = [DRAWN] if kind.get("dated") else []
+        assert reports(write(tmp_path / str(kind), *crossing_drafts(**kind)[:2])) == {"north": due, "south": due}
 
 
 def test_keys_without_a_row_and_without_a_holder_are_errors(tmp_path):
@@ -673,7 +690,8 @@ def test_keys_of_dated_rows_of_others_join_nothing(tmp_path, more, due):
     flags = {"foreign": {"transfer": "transfers"}, "owners": {"transfer": "bank"}, "ignore": [] if more else ["seen"]}
     north.settings["tables"]["flags"] = {**flags, **more}
     note = "note: " if more else ""
-    assert report(north, tmp_path / "a") == [f"{note}flags.parquet, row 2: column 'transfer' {due}"]
+    drawn = [DRAWN] if more else []  # of a folder with errors nothing else is looked at
+    assert report(north, tmp_path / "a") == [f"{note}flags.parquet, row 2: column 'transfer' {due}", *drawn]
 
 
 def test_features_of_rows_that_others_hold_are_not_checked(tmp_path):

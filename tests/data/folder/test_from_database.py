@@ -15,6 +15,7 @@ from isthmus.data.folder.from_database import DatabaseSource, create_databases
 from isthmus.data.folder.from_tables import UnusableFolder
 from isthmus.data.folder.reading import check_folder
 from isthmus.errors import IsthmusError
+from party_folders import load_folders
 
 duckdb = pytest.importorskip("duckdb")
 EXPECTED = {
@@ -294,6 +295,50 @@ def test_wrong_options_are_one_line(tmp_path, options, error):
         create(tmp_path / "north", write_csv(tmp_path / "in", bank()), **options)
     assert error in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_missing_key_is_refused_and_does_not_become_a_feature(tmp_path):
+    tables = bank(transfers={"id": [*range(1, 90), None]})
+    with pytest.raises(UnusableFolder) as caught:
+        create(tmp_path / "north", write_csv(tmp_path / "in", tables))
+    (found,) = caught.value.problems[tmp_path / "north"]
+    assert str(found) == "transfers.parquet, row 90: column 'id' has no value: fill it in"
+
+
+def test_a_folder_like_one_with_ignored_columns_ignores_them(tmp_path):
+    for name in ("north", "south"):
+        write_csv(tmp_path / "in" / name, bank(name, seed=name == "south"))
+    create(tmp_path / "north", tmp_path / "in" / "north", ignore=["transfers.amount", "country"])
+    source = DatabaseSource([tmp_path / "in" / "south"], like=tmp_path / "north")
+    assert not [each for found in create_databases(tmp_path / "south", source).values() for each in found]
+    tables = settings_of(tmp_path / "south")["tables"]
+    assert tables["transfers"]["ignore"] == ["amount"]
+    assert tables["accounts"]["ignore"] == ["country"]
+    assert "columns" not in tables["accounts"]
+
+
+def test_each_party_may_write_dates_in_its_own_way(tmp_path):
+    for seed, (name, form) in enumerate((("north", "%Y-%m-%d"), ("south", "%m/%d/%Y"))):
+        tables = bank(name, seed=seed)
+        tables["transfers"]["date"] = [each.strftime(form) for each in tables["transfers"]["date"]]
+        write_csv(tmp_path / "in" / name, tables)
+    problems = create(tmp_path / "banks", tmp_path / "in" / "*", label="transfers.amount", classes=100)
+    (note,) = (each for found in problems.values() for each in map(str, found) if "date" in each)
+    assert "column 'date': the parties write dates in different forms, and each is read by its own" in note
+    assert settings_of(tmp_path / "banks" / "south")["tables"]["transfers"]["time"] == "date"
+    (north, south) = load_folders(tmp_path / "banks").parties
+    assert north.train.any()
+    assert south.test.any()
+
+
+def test_which_dates_are_the_time_of_a_row_is_said_where_there_are_several_or_none(tmp_path):
+    dates = bank()["transfers"]["date"]
+    two = bank(transfers={"booked": dates, "bad": [at % 2 for at in range(90)]})
+    problems = create(tmp_path / "two", write_csv(tmp_path / "a", two), label="transfers.bad")[tmp_path / "two"]
+    assert any("is taken for the time from which on a row is known, not" in str(each) for each in problems)
+    opened = bank(accounts={"opened_at": dates[:30]})
+    problems = create(tmp_path / "one", write_csv(tmp_path / "b", opened), label="accounts.bad")[tmp_path / "one"]
+    assert any("accounts: rows have dates, but no time, so all labels belong to one" in str(each) for each in problems)
 
 
 def test_owners_and_partners_are_written(tmp_path):

@@ -210,6 +210,9 @@ class DatabaseReader(ItemChecker):
         kept = self._keep(moments)
         chosen = self._edges_to_classify(moments) if self.settings.labels_edges else kept[items]
         y, splits = y[chosen], splits and {split: mask[chosen] for split, mask in splits.items()}
+        if not self.tables[items].num_rows:
+            self.add(Problem(f"{items}.parquet", "the table of the label has no rows: a party holds at least one item"))
+            return None
         if y.size(0) == 0:
             what = f"no row is dated before until = {self.settings.until}: give a later day"
             if self.settings.labels_edges:
@@ -218,6 +221,9 @@ class DatabaseReader(ItemChecker):
             return None
         if splits is None:
             splits = self._splits_by_date(y, moments.get(items), chosen)
+            if splits is None and items in moments and not self.settings.unlabelled:
+                what = "rows are dated, and the split is drawn: training reads later rows than those that a test is on"
+                self.add(Problem(f"{items}.parquet", f"{what}; set train_until and val_until in {FILE}", severe=False))
         elif items in moments:
             self._note_later_training(splits, torch.from_numpy(moments[items].copy())[chosen])
         database = self._database(moments, kept, chosen)

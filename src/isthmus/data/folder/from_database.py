@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from isthmus import store, toml
-from isthmus.data.folder.arrow import blank_to_null, is_present, to_plain, to_texts
-from isthmus.data.folder.dates import DAY, UNKNOWN, read_dates, text_of
+from isthmus.data.folder.arrow import blank_to_null, is_present, is_text, to_plain, to_texts
+from isthmus.data.folder.dates import DAY, UNKNOWN, is_date, read_dates, text_of
 from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, label_settings, note_on_numbers
 from isthmus.data.folder.guessing import Guess, comments_of, guess_tables
 from isthmus.data.folder.limits import SUGGESTED
@@ -30,6 +30,8 @@ from isthmus.data.folder.texts import number_notes, read_decimal_commas, spellin
 from isthmus.data.folder.writing import atomic_folder, check_free, write_table
 from isthmus.errors import Errors, IsthmusError, did_you_mean
 
+DATE = r"^\s*[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]"
+"""How texts begin that may be dates."""
 SHARES = {"train_until": 0.6, "val_until": 0.8}
 """The shares of the rows with labels that are dated before each day, if the label is dated."""
 SHARES_OF_EDGES = {"until": 0.4, "train_until": 0.76, "val_until": 0.88}
@@ -156,6 +158,8 @@ def _narrowed(
             parts[party], commas = read_decimal_commas(parts[party])
             notes += [Problem(name, f"{party}: {what}", severe=False) for what in commas.values()]
         together, odd = narrow(_together(name, parts))
+        together, forms = _dates_of_each(together, parts)
+        odd |= forms
         notes += [Problem(name, f"column '{column}': {why}", severe=False) for column, why in odd.items()]
         starts = list(accumulate((part.num_rows for part in parts.values()), initial=0))
         for (party, part), start in zip(parts.items(), starts, strict=False):
@@ -167,6 +171,26 @@ def _narrowed(
         errors.found.append(_error(f"--ignore {each}: no table has this column: {did_you_mean(each, known)}"))
     errors.check()
     return found, notes
+
+
+def _dates_of_each(together: pa.Table, parts: Mapping[str, pa.Table]) -> tuple[pa.Table, dict[str, str]]:
+    """Return the table with columns as dates that are dates at each party by itself, but not in one form at all."""
+    notes = {}
+    for at, column in enumerate(together.column_names if len(parts) > 1 else ()):
+        if not is_text(together.column(column).type):
+            continue
+        texts = [to_texts(part.column(column)) for part in parts.values()]
+        if not all(pc.any(pc.match_substring_regex(each, DATE)).as_py() for each in texts):
+            continue
+        read, why = zip(*(narrow(pa.table({column: each})) for each in texts), strict=True)
+        if all(is_date(each.column(column).type) for each in read):
+            moments = [chunk for each in read for chunk in each.column(column).cast(pa.timestamp("us")).chunks]
+            together = together.set_column(at, column, pa.chunked_array(moments, pa.timestamp("us")))
+            said = [f"{party}: {each[column]}" for party, each in zip(parts, why, strict=True) if each]
+            notes[column] = "; ".join(
+                ["the parties write dates in different forms, and each is read by its own", *said]
+            )
+    return together, notes
 
 
 def _together(name: str, parts: Mapping[str, pa.Table]) -> pa.Table:
@@ -235,6 +259,10 @@ def _settings(
         if source.ids is not None or name in by_owners:  # the whole party says it, or other parties' rows are named
             guess.ids = None
             guess.why.pop(("ids",), None)
+    for name, guess in guesses.items():
+        left_out = {column for own in sources.values() for column in own[name].table.column_names}
+        gone = sorted(column for column in left_out if {column, f"{name}.{column}"} & set(source.ignore))
+        guess.ignore += gone  # whoever makes a folder like this one leaves them out, too
     for name in source.edges:
         if name not in guesses:
             raise _error(f"--as-edges {name}: there is no table '{name}': the tables are {join_names(guesses)}")
@@ -256,6 +284,9 @@ def _settings(
     }
     notes = [Problem(name, each, severe=False) for name, guess in guesses.items() for each in guess.notes]
     notes += [Problem(items, each, severe=False) for each in note_on_numbers(labels, of_labels, labelled)]
+    if labels and guesses[items].time is None and (dated := guesses[items].why.get(("time",))):
+        what = "rows have dates, but no time, so all labels belong to one moment, and rows read what came later"
+        notes.append(Problem(items, f"{what}: {dated}", severe=False))
     if "labels" in labels and label:
         notes += spelling_notes(items, label, rows.column(label))
     for name, guess in guesses.items():

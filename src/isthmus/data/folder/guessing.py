@@ -119,10 +119,10 @@ def _guess_key(name: str, source: SourceTable, guess: Guess, taken: Sequence[str
     order = sorted(table.column_names, key=lambda each: next((n for n, w in enumerate(named) if words(each) == w), 99))
     for column in order:
         values = to_keys(table.column(column))
-        if column in taken or words(column) not in named or not _are_keys(values):
+        if column in taken or words(column) not in named or not _are_keys(values.drop_null()):
             continue
         different = source.different(column)
-        if different >= len(values) * MOST:
+        if different >= len(values) * MOST:  # a few missing or repeated keys are mistakes, which the check names
             guess.key = column
             of_each = ", counted at each party" if len(source.parties) > 1 else ""
             guess.why["key",] = f"{different:,} different values in {len(values):,} rows{of_each}"
@@ -224,6 +224,9 @@ def _guess_columns(source: SourceTable, guess: Guess, taken: Sequence[str], *, i
     if times and not is_referred:
         guess.time = max(times, key=lambda each: count_distinct(blank_to_null(table.column(each))))
         guess.why["time",] = f"dates from {_span(table.column(guess.time))}; no other table refers to these rows"
+        if others := [each for each in times if each != guess.time]:
+            which = f"'{guess.time}' is taken for the time from which on a row is known, not {join_names(others)}"
+            guess.notes.append(f"{which}: correct 'time' in party.toml if that is wrong")
     elif times:
         guess.why["time",] = f'time = "{times[0]}" would say that a row is unknown before its {times[0]}'
     left_out: dict[str, list[str]] = {}

@@ -135,7 +135,7 @@ class ItemChecker(Checker):
         shown = join_names(f"{each:g}" if isinstance(each, float) else repr(each) for each in found)
         if found == [-1]:
             declare = "if that says that the label is not known, leave the cell empty"
-        if not by_name and any(isinstance(each, float) and each != int(each) for each in found):
+        if not by_name and any(isinstance(each, float) and not each.is_integer() for each in found):
             declare = "correct it; if labels are measured (regression), list the column under tasks (party new --task)"
         self.add(*at_rows(file, f"label {shown} is not {allowed}: {declare}", unlisted))
         return torch.from_numpy(np.where(unlisted, UNLISTED, position))
