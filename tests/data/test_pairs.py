@@ -467,6 +467,46 @@ def test_a_link_that_no_other_pair_stands_beside_has_none():
         hold_out_links(Pool(None, classes=2, parties=(shops[0],)), val=0.1, test=0.2, seed=0, relation="owns")
 
 
+@pytest.mark.parametrize("disjoint", [None, 0.0, 0.4])
+def test_links_that_are_trained_on_apart_leave_the_graph_as_held_out_ones_do(disjoint):
+    """A relation in which each account has one customer is halved by default, for all that are asked lost theirs."""
+    shops = []
+    for at, name in enumerate("ab"):
+        graph = shop(at)
+        accounts = torch.randperm(40, generator=torch.Generator().manual_seed(at))
+        graph["customer", "owns", "account"].edge_index = torch.stack([torch.arange(40) % 20, accounts])
+        shops.append(Party.of_graph(name, graph, ids=torch.arange(60) + 100 * at))
+    pool = Pool(None, classes=2, parties=tuple(shops))
+    for relation, share in (("owns", 0.5 if disjoint is None else disjoint), ("pays", disjoint or 0.0)):
+        held = hold_out_links(pool, val=0.1, test=0.1, seed=0, relation=relation, disjoint=disjoint)
+        links = held.links.numel()
+        left = links - 2 * round(0.1 * links)
+        parties = assign_pairs(held.pool.parties, held, train=1.0, seed=0)
+        kind = next(each for each in shops[0].schema.edge_types if each[1] == relation)
+        trained = 0
+        for party in parties:
+            pairs = dict(pairs_of(party, "train"))
+            trained += sum(pairs.values())
+            if share:
+                assert not set(pairs) & joined(party, kind), "no edge tells what is trained on"
+            else:
+                assert {pair for pair, link in pairs.items() if link} == joined(party, kind)
+        assert trained == (round(share * left) if share else left)
+    some = assign_pairs(held.pool.parties, held, train=0.5, seed=0)
+    assert abs(2 * sum(sum(dict(pairs_of(party, "train")).values()) for party in some) - trained) <= 2
+
+
+def test_links_of_a_graph_without_types_may_be_trained_on_apart():
+    pool = make_pool(0, 30, 60)
+    held = hold_out_links(pool, val=0.1, test=0.1, seed=0, disjoint=0.5)
+    assert held.train is not None
+    assert held.train.size(1) == round(0.5 * (held.links.numel() - int(held.val[1].sum() + held.test[1].sum())))
+    assert torch.isin(held.train[0], held.links).all()
+    assert not torch.isin(held.train[1], held.links).any()
+    with pytest.raises(IsthmusError, match="a party has links that are held out"):
+        assign_pairs([pool.party], held, train=1.0, seed=0)
+
+
 def test_a_relation_that_there_is_not_is_named():
     pool = Pool(None, classes=2, parties=(Party.of_graph("a", shop(0), ids=torch.arange(60)),))
     for relation, says in (

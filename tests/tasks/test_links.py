@@ -260,6 +260,7 @@ def test_in_python_the_task_poses_the_pairs_itself_or_parties_hold_them():
         "select_by": "auc",
         "width": 6,
         "relation": "",
+        "disjoint": None,
         **shares,
     }
     assert {"test_auc", "test_party_auc"} <= own.metrics.keys()

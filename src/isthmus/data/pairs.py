@@ -37,6 +37,9 @@ class HeldOutLinks:
         val, test: held-out links and as many non-links, or of a relation fewer where there are none, `[2, pairs]`: the
             encoded pair, and 1 for a link or 0.
         relation: the edge type that is asked, as its position in the schema; none where the graph is not typed.
+        ends: of a relation, the nodes at the start and at the end of each link, `[2, links]`.
+        train: links that left the graph to be trained on, and beside each a pair that is none or -1, `[2, links]`; none
+            if the graph keeps what is trained on.
     """
 
     pool: Pool
@@ -45,14 +48,20 @@ class HeldOutLinks:
     val: Tensor
     test: Tensor
     relation: int | None = None
+    ends: Tensor | None = None
+    train: Tensor | None = None
 
 
-def hold_out_links(pool: Pool, *, val: float, test: float, seed: int, relation: str = "") -> HeldOutLinks:
+def hold_out_links(
+    pool: Pool, *, val: float, test: float, seed: int, relation: str = "", disjoint: float | None = 0.0
+) -> HeldOutLinks:
     """Hold out links of a graph, and draw as many pairs without an edge.
 
     Arguments:
         val, test: share of all links that is held out for each.
         relation: of a typed graph the relation whose links are asked: its name, or its type, such as `a owns b`.
+        disjoint: share of the remaining links that leaves the graph, too, to train on them alone; None: a half where
+            every node at one side of the relation has one link, else none.
 
     >>> from isthmus.data.datasets.banks import Banks
     >>> held = hold_out_links(Banks(nodes=100).load(seed=0), val=0.1, test=0.2, seed=0)
@@ -76,9 +85,14 @@ def hold_out_links(pool: Pool, *, val: float, test: float, seed: int, relation: 
     ids = torch.arange(whole.nodes) if whole.ids is None else whole.ids.sort().values
     links = _links_of(whole, ids, asked)
     counts = [round(share * links.numel()) for share in (val, test)]
+    between = None if asked is None else _directed(whole, ids, asked, links)
+    if disjoint is None:
+        disjoint = 0.5 if between is not None and _name_one(between) else 0.0
+    if disjoint:
+        counts.append(round(disjoint * (links.numel() - sum(counts))))
     generator = numpy_generator(seed, "pairs")
     held = _sample(links, sum(counts), generator)
-    if asked is None:
+    if between is None:
         absent = _absent_pairs(pool, ids, links, held, generator)
         if absent.numel() < held.numel():
             raise IsthmusError(
@@ -87,21 +101,25 @@ def hold_out_links(pool: Pool, *, val: float, test: float, seed: int, relation: 
             )
         absent = _sample(absent, absent.numel(), generator)
     else:
-        starts, ends = _directed(whole, ids, asked, held)
-        absent = _mixed_pairs(starts, ends, links, _holders(pool.parties or (), ids), generator)
+        ends = between[:, torch.searchsorted(links, held)]
+        absent = _mixed_pairs(ends, links, _holders(pool.parties or (), ids), generator)
         if held.numel() and not bool((absent >= 0).any()):
             raise IsthmusError(f"no pair beside the {held.numel()} held-out links has no edge: hold out more links")
-    val_pairs, test_pairs = (
-        _with_labels(own, others[others >= 0])
-        for own, others in zip(held.split(counts), absent.split(counts), strict=True)
-    )
+    parts = list(zip(held.split(counts), absent.split(counts), strict=True))
+    val_pairs, test_pairs = (_with_labels(own, others[others >= 0]) for own, others in parts[:2])
     gone = held if asked is None else torch.cat([held, absent[absent >= 0]])
     rest = replace(
         pool,
         whole=None if pool.whole is None else _remove_links(pool.whole, gone, ids),
         parties=None if pool.parties is None else tuple(_remove_links(party, gone, ids) for party in pool.parties),
     )
-    return HeldOutLinks(rest, ids, links, val_pairs, test_pairs, asked)
+    train = torch.stack(parts[2]) if len(parts) > 2 else None
+    return HeldOutLinks(rest, ids, links, val_pairs, test_pairs, asked, between, train)
+
+
+def _name_one(ends: Tensor) -> bool:
+    """Whether each node at one side of a relation has one link, as rows with a foreign key have."""
+    return any(side.unique().numel() == side.numel() for side in ends)
 
 
 def _asked(schema: Schema | None, relation: str) -> int | None:
@@ -139,7 +157,7 @@ def _absent_pairs(pool: Pool, ids: Tensor, links: Tensor, held: Tensor, generato
 
 
 def _mixed_pairs(
-    starts: Tensor, ends: Tensor, links: Tensor, held_by: tuple[list[Tensor], Tensor], generator: np.random.Generator
+    ends: Tensor, links: Tensor, held_by: tuple[list[Tensor], Tensor], generator: np.random.Generator
 ) -> Tensor:
     """For each of some links of a relation a pair that is none: its start, and the end of another of them; -1 if there
     is none.
@@ -148,9 +166,12 @@ def _mixed_pairs(
     row that names one other and lost it is told by that alone. Both links are of one party, or both across.
 
     Arguments:
+        ends: the nodes at the start and at the end of each, `[2, links]`.
+        links: all links, ascending.
         held_by: the nodes of each party, and the first party that holds each node.
     """
     own, holder = held_by
+    starts, ends = ends
     homes = _homes(starts, ends, own, holder)
     groups = [each for each in items_per_party(homes + 1, len(own) + 1) if each.numel()]
     mixed, free = ends.clone(), torch.ones_like(starts, dtype=torch.bool)
@@ -180,8 +201,8 @@ def _homes(starts: Tensor, ends: Tensor, own: Sequence[Tensor], holder: Tensor) 
     return home
 
 
-def _directed(party: Party, ids: Tensor, asked: int, links: Tensor) -> tuple[Tensor, Tensor]:
-    """The nodes at the start and at the end of an edge of each link."""
+def _directed(party: Party, ids: Tensor, asked: int, links: Tensor) -> Tensor:
+    """The nodes at the start and at the end of an edge of each link, `[2, links]`."""
     at, border, graph = _positions_of(ids, _ids_of(party)), party.border, party.graph
     edges, kinds = [at[graph.edge_index]], [graph.edge_type]
     if border is not None:
@@ -190,8 +211,7 @@ def _directed(party: Party, ids: Tensor, asked: int, links: Tensor) -> tuple[Ten
         kinds.append(border.edge_type)
     chosen = torch.cat(edges, dim=1)[:, torch.cat(kinds) == asked]
     codes, order = _encode(*chosen).sort(stable=True)
-    starts, ends = chosen[:, order[torch.searchsorted(codes, links)]]
-    return starts, ends
+    return chosen[:, order[torch.searchsorted(codes, links)]]
 
 
 def _holders(parties: Sequence[Party], ids: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -216,18 +236,24 @@ def assign_pairs(parties: Sequence[Party], held: HeldOutLinks, *, train: float, 
     """
     own, holder = _holders(parties, held.ids)
     removed = torch.cat([pairs[0, pairs[1] == 1] for pairs in (held.val, held.test)])
+    if held.train is not None:
+        removed = torch.cat([removed, held.train[0]])
     generator = numpy_generator(seed, "training pairs")
     known = torch.cat([_links_of(party, held.ids, held.relation) for party in parties]).unique()
     if bool(torch.isin(removed, known).any()):
         raise IsthmusError("a party has links that are held out: cut `HeldOutLinks.pool` instead of the full pool")
-    links = _sample(known, round(train * known.numel()), generator)
+    count = held.train.size(1) if held.train is not None else known.numel()
+    chosen = torch.from_numpy(generator.permutation(count)[: round(train * count)])
     taken = torch.cat([held.links, held.val[0], held.test[0]]).unique()
-    if held.relation is None:
+    if held.train is not None:
+        links, absent = held.train[:, chosen]
+    elif held.ends is None:
+        links = known[chosen]
         absent = _draw_non_links(_Assigned.of(links, holder, own), taken, holder, generator)
     else:
-        starts, ends = _directed(held.pool.party, held.ids, held.relation, links)
-        absent = _mixed_pairs(starts, ends, taken, (own, holder), generator)
-        absent = absent[absent >= 0]
+        links = known[chosen]
+        absent = _mixed_pairs(held.ends[:, torch.searchsorted(held.links, links)], taken, (own, holder), generator)
+    absent = absent[absent >= 0]
     parts = [_with_labels(links, absent), held.val, held.test]
     codes, y = torch.cat(parts, dim=1)
     split = torch.arange(len(SPLITS)).repeat_interleave(torch.tensor([part.size(1) for part in parts]))

@@ -47,12 +47,18 @@ class LinkPrediction(Task):
     test: Share = 0.1
     """Share of the links held out for testing."""
     train: Share = 1.0
-    """Share of the remaining links that models are trained to predict; the graph keeps all of these links."""
+    """Share of the remaining links, or of the `disjoint` ones, that models are trained to predict."""
+    disjoint: Share | None = None
+    """Share of the remaining links that leaves the graph and is trained on alone, so that pairs are trained on as they
+    are asked; 0: the graph keeps all, and all are trained on. None is 0.5 for a relation in which each node at one side
+    has one link, such as a foreign key, else 0."""
 
     def make_parties(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
         """Hold out links, cut the graph, and give every party its pairs."""
         try:
-            held = hold_out_links(pool, val=self.val, test=self.test, seed=seed, relation=self.relation)
+            held = hold_out_links(
+                pool, val=self.val, test=self.test, seed=seed, relation=self.relation, disjoint=self.disjoint
+            )
         except IsthmusError as error:
             raise IsthmusError(f"task '{self.name}': {error}") from error
         return assign_pairs(cut(held.pool), held, train=self.train, seed=seed)
