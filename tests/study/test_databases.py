@@ -84,11 +84,13 @@ def test_an_answer_planted_in_the_future_leaves_chance(tmp_path: Path, dated: bo
 
 
 def test_a_drawn_split_of_dated_rows_is_noted(tmp_path: Path) -> None:
-    for seed, name in enumerate(("north", "south")):
-        dated_draft(name, transfers=60, seed=seed).write(tmp_path / name)
     drawn = {"name": "given", "split": [0.5, 0.2, 0.3]}
-    notes = [study(tmp_path, partition=each).cut_here(0).note for each in ({"name": "given"}, drawn)]
-    assert ["training reads later rows than those that a test is on" in note for note in notes] == [False, True]
+    for options, due in (({"train_until": "2024-05-01", "val_until": "2024-08-01"}, [0, 1]), ({}, [1, 1])):
+        folder = tmp_path / f"{len(options)}"
+        for seed, name in enumerate(("north", "south")):
+            dated_draft(name, transfers=60, seed=seed, **options).write(folder / name)
+        notes = [study(folder, partition=each).cut_here(0).note for each in ({"name": "given"}, drawn)]
+        assert [note.count("training reads later rows than those that a test is on") for note in notes] == due
 
 
 @pytest.mark.slow

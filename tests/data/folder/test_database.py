@@ -539,6 +539,15 @@ def test_missing_folder_is_one_line(tmp_path):
         load_folders(tmp_path)
 
 
+@pytest.mark.parametrize("column", [None, [None] * 40])
+def test_rows_whose_labels_are_not_known_yet_need_no_date_of_them(tmp_path, column):
+    draft = dated_draft(label_time="settled", train_until="2024-05-01", val_until="2024-08-01")
+    draft = draft.put("bad", column, "transfers.parquet") if column else draft.without("bad", "transfers.parquet")
+    found = report(draft, tmp_path)
+    assert found
+    assert all(each.startswith("note: ") and "label" in each for each in found)
+
+
 def test_a_table_of_labels_without_rows_is_said_so(tmp_path):
     draft = bank_draft()
     accounts = draft.tables["accounts.parquet"]

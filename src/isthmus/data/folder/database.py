@@ -250,6 +250,8 @@ class DatabaseReader(ItemChecker):
         self.tables[name] = found
         if self.label_column in known and has_column(found, self.label_column):
             lacking = [each for each in known if not has_column(found, each)]
+            if not is_present(blank_to_null(found.column(self.label_column))).any():
+                lacking = [each for each in lacking if each != self.settings.label_time]  # new rows, not yet decided
             self.add(*[Problem(file, f"column '{each}' is missing: add it to the table") for each in lacking])
         if table.key is not None:
             keys = self.ids(file, found, table.key, unique=False)
@@ -439,7 +441,9 @@ class DatabaseReader(ItemChecker):
         train_until, val_until = moment_of(self.settings.train_until), moment_of(self.settings.val_until)
         labelled = y >= 0 if y.dim() == 1 else ~y.isnan().all(1)
         train = labelled & (times < train_until)
-        if self.settings.label_time is not None:
+        if self.settings.label_time is not None and has_column(
+            self.tables[self.settings.items_table], self.settings.label_time
+        ):
             known = read_dates(self.tables[self.settings.items_table].column(self.settings.label_time))[0]
             train &= torch.from_numpy(known.copy())[kept] < train_until
         val = labelled & (times >= train_until) & (times < val_until)
