@@ -478,33 +478,42 @@ def test_links_that_are_trained_on_apart_leave_the_graph_as_held_out_ones_do(dis
         shops.append(Party.of_graph(name, graph, ids=torch.arange(60) + 100 * at))
     pool = Pool(None, classes=2, parties=tuple(shops))
     for relation, share in (("owns", 0.5 if disjoint is None else disjoint), ("pays", disjoint or 0.0)):
-        held = hold_out_links(pool, val=0.1, test=0.1, seed=0, relation=relation, disjoint=disjoint)
+        held = hold_out_links(pool, val=0.1, test=0.1, seed=0, relation=relation)
         links = held.links.numel()
         left = links - 2 * round(0.1 * links)
-        parties = assign_pairs(held.pool.parties, held, train=1.0, seed=0)
-        kind = next(each for each in shops[0].schema.edge_types if each[1] == relation)
-        trained = 0
+        parties = assign_pairs(held.pool.parties, held, train=1.0, seed=0, disjoint=disjoint)
+        trained = Counter()
         for party in parties:
             pairs = dict(pairs_of(party, "train"))
-            trained += sum(pairs.values())
-            if share:
+            trained.update(pairs.values())
+            for kind in party.schema.edge_types if share else ():
                 assert not set(pairs) & joined(party, kind), "no edge tells what is trained on"
-            else:
+            if not share:
+                kind = next(each for each in shops[0].schema.edge_types if each[1] == relation)
                 assert {pair for pair, link in pairs.items() if link} == joined(party, kind)
-        assert trained == (round(share * left) if share else left)
-    some = assign_pairs(held.pool.parties, held, train=0.5, seed=0)
-    assert abs(2 * sum(sum(dict(pairs_of(party, "train")).values()) for party in some) - trained) <= 2
+        assert trained[True] == (round(share * left) if share else left)
+        assert trained[True] - 2 <= trained[False] <= trained[True]
+    half = assign_pairs(held.pool.parties, held, train=0.5, seed=0, disjoint=disjoint)
+    assert abs(2 * sum(sum(dict(pairs_of(party, "train")).values()) for party in half) - trained[True]) <= 2
 
 
-def test_links_of_a_graph_without_types_may_be_trained_on_apart():
-    pool = make_pool(0, 30, 60)
-    held = hold_out_links(pool, val=0.1, test=0.1, seed=0, disjoint=0.5)
-    assert held.train is not None
-    assert held.train.size(1) == round(0.5 * (held.links.numel() - int(held.val[1].sum() + held.test[1].sum())))
-    assert torch.isin(held.train[0], held.links).all()
-    assert not torch.isin(held.train[1], held.links).any()
-    with pytest.raises(IsthmusError, match="a party has links that are held out"):
-        assign_pairs([pool.party], held, train=1.0, seed=0)
+def edges_of(party):
+    """Pairs of ids that an edge joins."""
+    return {frozenset(each) for each in party.ids[party.graph.edge_index].t().tolist() if each[0] != each[1]}
+
+
+def test_links_of_one_graph_that_are_trained_on_apart_leave_it_after_the_cut():
+    """The cut is that of the graph with them, and each party has as many other pairs of its own."""
+    pool = make_pool(0, 60, 150)
+    held = hold_out_links(pool, val=0.1, test=0.1, seed=0)
+    parties = cut_into_parties(held.pool.party, items_per_party(torch.arange(60) % 3, 3), names_of(3), coupled=False)
+    whole, apart = (assign_pairs(parties, held, train=1.0, seed=0, disjoint=each) for each in (0.0, 0.5))
+    for before, one, other in zip(parties, whole, apart, strict=True):
+        links, others = (Counter(link for _, link in pairs_of(party, "train")) for party in (one, other))
+        had, left = edges_of(before), edges_of(other)
+        assert links[True] == len(had)
+        assert others[True] == others[False] > 0
+        assert {pair for pair, link in pairs_of(other, "train") if link} == had - left
 
 
 def test_a_relation_that_there_is_not_is_named():

@@ -38,8 +38,6 @@ class HeldOutLinks:
             encoded pair, and 1 for a link or 0.
         relation: the edge type that is asked, as its position in the schema; none where the graph is not typed.
         ends: of a relation, the nodes at the start and at the end of each link, `[2, links]`.
-        train: links that left the graph to be trained on, and beside each a pair that is none or -1, `[2, links]`; none
-            if the graph keeps what is trained on.
     """
 
     pool: Pool
@@ -49,19 +47,14 @@ class HeldOutLinks:
     test: Tensor
     relation: int | None = None
     ends: Tensor | None = None
-    train: Tensor | None = None
 
 
-def hold_out_links(
-    pool: Pool, *, val: float, test: float, seed: int, relation: str = "", disjoint: float | None = 0.0
-) -> HeldOutLinks:
+def hold_out_links(pool: Pool, *, val: float, test: float, seed: int, relation: str = "") -> HeldOutLinks:
     """Hold out links of a graph, and draw as many pairs without an edge.
 
     Arguments:
         val, test: share of all links that is held out for each.
         relation: of a typed graph the relation whose links are asked: its name, or its type, such as `a owns b`.
-        disjoint: share of the remaining links that leaves the graph, too, to train on them alone; None: a half where
-            every node at one side of the relation has one link, else none.
 
     >>> from isthmus.data.datasets.banks import Banks
     >>> held = hold_out_links(Banks(nodes=100).load(seed=0), val=0.1, test=0.2, seed=0)
@@ -86,10 +79,6 @@ def hold_out_links(
     links = _links_of(whole, ids, asked)
     counts = [round(share * links.numel()) for share in (val, test)]
     between = None if asked is None else _directed(whole, ids, asked, links)
-    if disjoint is None:
-        disjoint = 0.5 if between is not None and _name_one(between) else 0.0
-    if disjoint:
-        counts.append(round(disjoint * (links.numel() - sum(counts))))
     generator = numpy_generator(seed, "pairs")
     held = _sample(links, sum(counts), generator)
     if between is None:
@@ -105,16 +94,17 @@ def hold_out_links(
         absent = _mixed_pairs(ends, links, _holders(pool.parties or (), ids), generator)
         if held.numel() and not bool((absent >= 0).any()):
             raise IsthmusError(f"no pair beside the {held.numel()} held-out links has no edge: hold out more links")
-    parts = list(zip(held.split(counts), absent.split(counts), strict=True))
-    val_pairs, test_pairs = (_with_labels(own, others[others >= 0]) for own, others in parts[:2])
+    val_pairs, test_pairs = (
+        _with_labels(own, others[others >= 0])
+        for own, others in zip(held.split(counts), absent.split(counts), strict=True)
+    )
     gone = held if asked is None else torch.cat([held, absent[absent >= 0]])
     rest = replace(
         pool,
         whole=None if pool.whole is None else _remove_links(pool.whole, gone, ids),
         parties=None if pool.parties is None else tuple(_remove_links(party, gone, ids) for party in pool.parties),
     )
-    train = torch.stack(parts[2]) if len(parts) > 2 else None
-    return HeldOutLinks(rest, ids, links, val_pairs, test_pairs, asked, between, train)
+    return HeldOutLinks(rest, ids, links, val_pairs, test_pairs, asked, between)
 
 
 def _name_one(ends: Tensor) -> bool:
@@ -223,7 +213,9 @@ def _holders(parties: Sequence[Party], ids: Tensor) -> tuple[list[Tensor], Tenso
     return own, holder
 
 
-def assign_pairs(parties: Sequence[Party], held: HeldOutLinks, *, train: float, seed: int) -> list[Party]:
+def assign_pairs(
+    parties: Sequence[Party], held: HeldOutLinks, *, train: float, seed: int, disjoint: float | None = 0.0
+) -> list[Party]:
     """Give each party its pairs. The parties are a cut of the pool without the held-out links.
 
     A pair belongs to the first party that holds its first node; either node is first in half of the pairs. Training
@@ -232,28 +224,30 @@ def assign_pairs(parties: Sequence[Party], held: HeldOutLinks, *, train: float, 
     mixed as held-out pairs are, see `_mixed_pairs`. Pairs with a node that no party holds are left out.
 
     Arguments:
-        train: share of the remaining links to train on.
+        train: share of the remaining links, or of the disjoint ones, to train on.
+        disjoint: share of the remaining links that leaves the graph, to train on these alone; None: a half where each
+            node at one side of the relation has one link, else none.
     """
     own, holder = _holders(parties, held.ids)
     removed = torch.cat([pairs[0, pairs[1] == 1] for pairs in (held.val, held.test)])
-    if held.train is not None:
-        removed = torch.cat([removed, held.train[0]])
     generator = numpy_generator(seed, "training pairs")
     known = torch.cat([_links_of(party, held.ids, held.relation) for party in parties]).unique()
     if bool(torch.isin(removed, known).any()):
         raise IsthmusError("a party has links that are held out: cut `HeldOutLinks.pool` instead of the full pool")
-    count = held.train.size(1) if held.train is not None else known.numel()
-    chosen = torch.from_numpy(generator.permutation(count)[: round(train * count)])
+    if disjoint is None:
+        disjoint = 0.5 if held.ends is not None and _name_one(held.ends) else 0.0
+    apart = _sample(known, round(disjoint * known.numel()), generator) if disjoint else known[:0]
+    links = (
+        apart[: round(train * apart.numel())] if disjoint else _sample(known, round(train * known.numel()), generator)
+    )
     taken = torch.cat([held.links, held.val[0], held.test[0]]).unique()
-    if held.train is not None:
-        links, absent = held.train[:, chosen]
-    elif held.ends is None:
-        links = known[chosen]
+    if held.ends is None:
         absent = _draw_non_links(_Assigned.of(links, holder, own), taken, holder, generator)
     else:
-        links = known[chosen]
         absent = _mixed_pairs(held.ends[:, torch.searchsorted(held.links, links)], taken, (own, holder), generator)
-    absent = absent[absent >= 0]
+        absent = absent[absent >= 0]
+    if disjoint:  # and no edge of another relation joins what is trained on, as none joins what is asked
+        parties = [_remove_links(party, torch.cat([apart, absent]), held.ids) for party in parties]
     parts = [_with_labels(links, absent), held.val, held.test]
     codes, y = torch.cat(parts, dim=1)
     split = torch.arange(len(SPLITS)).repeat_interleave(torch.tensor([part.size(1) for part in parts]))

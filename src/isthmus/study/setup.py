@@ -158,6 +158,11 @@ def without_training(parties: Sequence[Party]) -> list[str]:
     return [party.name for party in parties if not bool(party.training_mask.any())]
 
 
+def _may_link(parties: Sequence[Party]) -> bool:
+    """Whether no node has a label at all, so that what there is to learn is links."""
+    return parties[0].level == "node" and not any(bool((party.graph.y >= 0).any()) for party in parties)
+
+
 def check_labelled(parties: Sequence[Party]) -> None:
     """Refuse parties without training labels, which would take part without learning anything of their own."""
     if idle := without_training(parties):
@@ -166,6 +171,7 @@ def check_labelled(parties: Sequence[Party]) -> None:
             "label more, use fewer parties, or let them take part without weight: "
             + format_option("unlabelled", "idle")
             + (", or learn without labels: set task.name = 'graph-clustering'" if parties[0].level == "graph" else "")
+            + (", or ask for links: set task.name = 'link-prediction'" if _may_link(parties) else "")
         )
 
 

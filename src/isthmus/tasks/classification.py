@@ -281,7 +281,7 @@ class Classification(Decisions, Classes):
             return output.argmax(dim=1)
         odds, cut = self._log_odds(output).squeeze(1), cut_at(self.threshold)
         if probability(cut) == self.threshold:  # one that was chosen, and so counted
-            found = bins(odds) >= cut
+            found = (bins(odds) >= cut) & ~odds.isnan()
         else:
             found = odds >= math.log(self.threshold / (1 - self.threshold))
         return (found == bool(self._sought)).long()

@@ -56,12 +56,10 @@ class LinkPrediction(Task):
     def make_parties(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
         """Hold out links, cut the graph, and give every party its pairs."""
         try:
-            held = hold_out_links(
-                pool, val=self.val, test=self.test, seed=seed, relation=self.relation, disjoint=self.disjoint
-            )
+            held = hold_out_links(pool, val=self.val, test=self.test, seed=seed, relation=self.relation)
         except IsthmusError as error:
             raise IsthmusError(f"task '{self.name}': {error}") from error
-        return assign_pairs(cut(held.pool), held, train=self.train, seed=seed)
+        return assign_pairs(cut(held.pool), held, train=self.train, seed=seed, disjoint=self.disjoint)
 
     @property
     def outputs(self) -> int:

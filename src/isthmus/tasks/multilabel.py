@@ -94,7 +94,9 @@ class MultiLabel(Decisions, MultiTask):
     def predictions(self, output: Tensor, labels: Sequence[str]) -> dict[str, Any]:
         """For every task whether the label is yes, and the probability of that as a score."""
         names = names_of(labels, self.tasks)
-        yes = torch.stack([bins(own) >= cut for own, cut in zip(output.unbind(1), self._cuts, strict=True)]).numpy()
+        yes = torch.stack(
+            [(bins(own) >= cut) & ~own.isnan() for own, cut in zip(output.unbind(1), self._cuts, strict=True)]
+        ).numpy()
         scores = output.double().sigmoid().t().numpy()
         answers = {f"prediction.{name}": column for name, column in zip(names, yes, strict=True)}
         return answers | {f"score.{name}": column for name, column in zip(names, scores, strict=True)}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import isthmus
 from databases import bank_draft, crossing_drafts, dated_draft, days, edge_draft, owned_twice, sales_draft
 from isthmus.data.folder.database import NEVER
 from isthmus.data.folder.loading import check_folders
@@ -558,11 +559,15 @@ def test_a_table_of_labels_without_rows_is_said_so(tmp_path):
 
 
 def test_a_label_may_be_a_table_alone_where_no_row_has_one(tmp_path):
-    folder = write(tmp_path, sales_draft(label="customers"))
+    folder = write(tmp_path / "folder", sales_draft(label="customers"))
     told = "note: party.toml: label = 'customers' names a table alone, so no row has a label, and only links can be"
     assert reports(folder)["north"] == [f"{told} predicted: give TABLE.COLUMN if one has"]
     (party,) = load_folders(folder).parties
     assert set(party.graph.y.tolist()) == {-1}
+    (told,) = report(sales_draft(label="customers").with_settings(split="part"), tmp_path / "split")
+    assert told.endswith("names a table alone: no row has a label, so leave out splits and label_time")
+    with pytest.raises(IsthmusError, match=r"or ask for links: set task\.name = 'link-prediction'"):
+        isthmus.run("fedavg", f"{folder}/", rounds=1)
     assert report(sales_draft(label="purchases"), tmp_path / "edges") == [
         "party.toml: label = 'purchases': edges without labels are no items: name a table of nodes"
     ]

@@ -283,6 +283,7 @@ def test_folder_may_be_replaced(tmp_path):
         ({"label": "cards.bad"}, "there is no table 'cards': the tables are accounts, customers, transfers"),
         ({"label": "accounts.bat"}, "table 'accounts' has no column 'bat': did you mean 'bad'?"),
         ({"label": "bad"}, "--label bad: name the table, too: --label accounts.bad"),
+        ({"label": "accounts", "classes": 2}, "names a table alone, so no row has a label: give --label TABLE.COLUMN"),
         ({"label": "accounts.bad", "tasks": ["bad"]}, "give --label TABLE.COLUMN, or --label TABLE with several"),
         ({"split": "part"}, "table 'accounts' has no column 'part'"),
         ({"ignore": ["colour"]}, "--ignore colour: no table has this column"),
@@ -295,6 +296,36 @@ def test_wrong_options_are_one_line(tmp_path, options, error):
         create(tmp_path / "north", write_csv(tmp_path / "in", bank()), **options)
     assert error in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "seen"),
+    [
+        (["9.4.7-rc2", "1.2.3", "10.0.0.1"], "string"),  # which are no dates, though they begin like some
+        (["1.2.3", "2.3.4", "2024-01-05 foo"], "string"),
+    ],
+)
+def test_texts_that_begin_like_dates_stay_texts(tmp_path, more, seen):
+    for seed, name in enumerate(("north", "south")):
+        tables = bank(name, seed=seed, accounts={"version": (more * 10)[:30]})
+        write_csv(tmp_path / "in" / name, tables)
+    create(tmp_path / "banks", tmp_path / "in" / "*")
+    assert parquet.read_schema(tmp_path / "banks" / "north" / "accounts.parquet").field("version").type == seen
+
+
+@pytest.mark.parametrize("how", ["none at a party", "one unreadable"])
+def test_own_forms_of_dates_may_lack_values(tmp_path, how):
+    for seed, (name, form) in enumerate((("east", "%Y-%m-%d"), ("north", "%d.%m.%Y"), ("south", "%m/%d/%Y"))):
+        tables = bank(name, seed=seed)
+        dates = [each.strftime(form) for each in tables["transfers"]["date"]]
+        if name == "north":
+            dates = [""] * len(dates) if how == "none at a party" else ["oops", *dates[1:]]
+        tables["transfers"]["date"] = dates
+        write_csv(tmp_path / "in" / name, tables)
+    with pytest.raises(UnusableFolder) as caught:
+        create(tmp_path / "banks", tmp_path / "in" / "*")
+    due = "column 'date' has no value" if how == "none at a party" else "row 1: column 'date' has a date that cannot"
+    assert any(due in str(each) for each in caught.value.problems[tmp_path / "banks" / "north"])
 
 
 def test_a_missing_key_is_refused_and_does_not_become_a_feature(tmp_path):

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from isthmus import store, toml
 from isthmus.data.folder.arrow import blank_to_null, is_present, is_text, to_plain, to_texts
-from isthmus.data.folder.dates import DAY, UNKNOWN, is_date, read_dates, text_of
+from isthmus.data.folder.dates import DAY, UNKNOWN, read_dates, text_of
 from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, label_settings, note_on_numbers
-from isthmus.data.folder.guessing import Guess, comments_of, guess_tables
+from isthmus.data.folder.guessing import Guess, are_dates, comments_of, guess_tables
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
@@ -180,12 +180,16 @@ def _dates_of_each(together: pa.Table, parts: Mapping[str, pa.Table]) -> tuple[p
         if not is_text(together.column(column).type):
             continue
         texts = [to_texts(part.column(column)) for part in parts.values()]
-        if not all(pc.any(pc.match_substring_regex(each, DATE)).as_py() for each in texts):
+        if not all(
+            pc.any(pc.match_substring_regex(each, DATE)).as_py() for each in texts if each.null_count < len(each)
+        ):
             continue
         read, why = zip(*(narrow(pa.table({column: each})) for each in texts), strict=True)
-        if all(is_date(each.column(column).type) for each in read):
-            moments = [chunk for each in read for chunk in each.column(column).cast(pa.timestamp("us")).chunks]
-            together = together.set_column(at, column, pa.chunked_array(moments, pa.timestamp("us")))
+        found = [each.column(column) for each in read]
+        if all(are_dates(each) for each in found if each.null_count < len(each)):
+            found = [each if is_text(each.type) else pc.strftime(each, "%Y-%m-%d %H:%M:%S") for each in found]
+            iso = pa.chunked_array([chunk for each in found for chunk in each.chunks], pa.string())
+            together = together.set_column(at, column, narrow(pa.table({column: iso}))[0].column(column))
             said = [f"{party}: {each[column]}" for party, each in zip(parts, why, strict=True) if each]
             notes[column] = "; ".join(
                 ["the parties write dates in different forms, and each is read by its own", *said]
@@ -311,6 +315,11 @@ def _label(tables: Mapping[str, SourceTable], source: DatabaseSource) -> tuple[s
             raise _error(f"--label {source.label}: name the table, too: {meant}")
         raise _error(f"--label {source.label}: there is no table '{items}': the tables are {join_names(tables)}")
     columns = tables[items].table.column_names
+    if not (column or source.tasks) and (source.classes or source.split):
+        raise _error(
+            f"--label {source.label} names a table alone, so no row has a label: give --label TABLE.COLUMN, or "
+            "leave out --classes and --split"
+        )
     if column and source.tasks:
         raise _error(f"--label {source.label}: give --label TABLE.COLUMN, or --label TABLE with several --task COLUMN")
     for each in filter(None, (column, source.split.rpartition(".")[2], *source.tasks)):

@@ -135,7 +135,7 @@ def _guess_first_as_key(source: SourceTable, guess: Guess, taken: Sequence[str])
     values = blank_to_null(source.table.column(column))
     if guess.key is not None or column in (*taken, *guess.foreign) or not _are_keys(values):
         return
-    if is_text(values.type) and not _are_dates(values) and source.different(column) == len(values):
+    if is_text(values.type) and not are_dates(values) and source.different(column) == len(values):
         guess.key = column
         guess.why["key",] = f"the first column, a different text in each of {len(values):,} rows"
 
@@ -219,7 +219,7 @@ def _contained(values: Any, keys: Any) -> tuple[float, int]:
 def _guess_columns(source: SourceTable, guess: Guess, taken: Sequence[str], *, is_referred: bool) -> None:
     table = source.table
     rest = [each for each in table.column_names if each not in (*taken, *guess.foreign, guess.key)]
-    dates = [each for each in rest if _are_dates(table.column(each))]
+    dates = [each for each in rest if are_dates(table.column(each))]
     times = [each for each in dates if words(each) & TIMES] or dates
     if times and not is_referred:
         guess.time = max(times, key=lambda each: count_distinct(blank_to_null(table.column(each))))
@@ -281,7 +281,7 @@ def _guess_edges(guess: Guess) -> None:
         guess.why["as",] = f'"edges" makes each row an edge between {between}'
 
 
-def _are_dates(values: Any) -> bool:
+def are_dates(values: Any) -> bool:
     """Whether a column holds dates, or texts most of which are dates."""
     values = blank_to_null(values)
     if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):

@@ -260,6 +260,8 @@ def _database_contradictions(settings: PartyFile) -> Iterator[str]:
         yield f"label = '{settings.label}': give TABLE.COLUMN, or with tasks the table alone"
     if settings.unlabelled and (settings.labels or settings.classes):
         yield f"label = '{settings.label}' names a table alone, which says that no row has a label: give TABLE.COLUMN"
+    if settings.unlabelled and (settings.split or settings.train_until or settings.val_until or settings.label_time):
+        yield f"label = '{settings.label}' names a table alone: no row has a label, so leave out splits and label_time"
     if settings.unlabelled and items.as_ == "edges":
         yield f"label = '{settings.label}': edges without labels are no items: name a table of nodes"
     if items.as_ == "edges" and items.time is not None and settings.until is None:
