@@ -125,3 +125,13 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], line: str, isthmus: Isthm
     done = isthmus(*words)
     assert done.code == 2
     assert line in done.err
+
+
+def test_a_file_of_the_run_or_of_the_data_is_not_replaced(isthmus: Isthmus, folders: Path) -> None:
+    run, data = str(folders / "run"), str(folders / "parties")
+    assert isthmus("run", "--data", f"{data}/", "--rounds", "1", "--method", "fedavg", "--out", run).code == 0
+    for command, file in (("predict", "parties/north/nodes.parquet"), ("embed", "run/history.parquet")):
+        kept = (folders / file).read_bytes()
+        done = isthmus(command, run, "--data", data, "--out", str(folders / file))
+        assert (done.code, done.err.endswith("that would be lost: choose another file\n")) == (2, True)
+        assert (folders / file).read_bytes() == kept

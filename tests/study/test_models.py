@@ -539,6 +539,28 @@ def test_edges_weighted_otherwise_than_in_training_are_a_note(encoder: str, note
         assert model.notes == (due if noted else [])
 
 
+@pytest.mark.parametrize(("encoder", "noted"), [("gcn", True), ("mlp", False)])
+def test_edges_that_run_otherwise_than_in_training_are_a_note(encoder: str, noted: bool) -> None:
+    parties = small_parties("node", 2)
+    one_way = []
+    for party in parties:
+        graph = party.graph.clone()
+        graph.edge_index = graph.edge_index[:, graph.edge_index[0] < graph.edge_index[1]]
+        one_way.append(party.with_graph(graph, party.border))
+    both, one = (isthmus.run("fedavg", each, model=encoder, rounds=1) for each in (parties, one_way))
+    assert [party.both_ways for party in (*parties, *one_way)] == [True] * 2 + [False] * 2
+    for results, data, due in (
+        (both, parties, ""),
+        (both, one_way, "run both ways, those of"),
+        (one, one_way, ""),
+        (one, parties, "run one way, those of"),
+    ):
+        model = results.model("fedavg")
+        model.predict(data)
+        assert len(model.notes) == (noted and bool(due))
+        assert due in "".join(model.notes) or not noted
+
+
 def test_other_names_of_classes_are_a_note(tmp_path: Path) -> None:
     for draft in two_drafts():
         draft.write(tmp_path / "in" / draft.settings["name"])

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from pydantic import Field, NonNegativeInt
 
-from isthmus.data.coupling import run_both_ways
 from isthmus.data.folder.reading import Contents
 from isthmus.data.level import Level
+from isthmus.data.matrices import run_both_ways
 from isthmus.errors import IsthmusError
 from isthmus.options import Options
 

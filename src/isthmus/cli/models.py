@@ -44,7 +44,7 @@ def predict_command(
     import_: Import = None,
 ) -> None:
     """Predict the items of new data with a trained model: a row for each, with its id and scores."""
-    _write(run, out, method, seed, party, import_, lambda model: model.predict(data, key=key))
+    _write(run, data, out, method, seed, party, import_, lambda model: model.predict(data, key=key))
 
 
 def embed_command(
@@ -58,7 +58,7 @@ def embed_command(
     import_: Import = None,
 ) -> None:
     """Embed the items of new data with a trained model: a row for each, with its id."""
-    _write(run, out, method, seed, party, import_, lambda model: model.embed(data, key=key))
+    _write(run, data, out, method, seed, party, import_, lambda model: model.embed(data, key=key))
 
 
 def export_command(
@@ -78,6 +78,7 @@ def export_command(
     from isthmus.study.models import load_model
 
     import_files(import_ or ())
+    _check_spares(out, run)
     model = load_model(run, method, seed=seed, party=party)
     export_model(model, out, format_)
     for note in model.about:
@@ -85,8 +86,16 @@ def export_command(
     typer.echo(f"model in {out}")
 
 
+def _check_spares(out: Path, *folders: Path | str) -> None:
+    """Refuse to replace a file of the run or of the data, which would be lost."""
+    for folder in folders:
+        if out.exists() and out.resolve().is_relative_to(Path(folder).expanduser().resolve()):
+            raise IsthmusError(f"--out is {out}, a file of {folder} that would be lost: choose another file")
+
+
 def _write(
     run: Path,
+    data: Path | str,
     out: Path,
     method: str | None,
     seed: int | None,
@@ -100,6 +109,7 @@ def _write(
     import_files(imports or ())
     if out.suffix.lower() not in TABLES:
         raise IsthmusError(f"--out is {out}: give a file that ends in {' or '.join(TABLES)}")
+    _check_spares(out, run, data)
     model = load_model(run, method, seed=seed, party=party)
     table = table_of(model)
     write_predictions(out, table)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
-from torch import Tensor
 
 from isthmus.data import matrices
 from isthmus.data.matrices import Ints
@@ -137,19 +136,8 @@ def one_way_only(party: str) -> PartyFailed:
 
 def check_both_ways(party: Party) -> None:
     """Refuse a party with an edge that does not run back, with the same weight."""
-    if not run_both_ways(party.graph.edge_index, getattr(party.graph, "edge_weight", None), party.nodes):
+    if not matrices.run_both_ways(party.graph.edge_index, getattr(party.graph, "edge_weight", None), party.nodes):
         raise one_way_only(party.name)
-
-
-def run_both_ways(edge_index: Tensor, weight: Tensor | None, nodes: int) -> bool:
-    """Whether each edge also runs back, with the same weight."""
-    source, target = edge_index.numpy()
-    values = np.ones(source.size) if weight is None else weight.double().numpy()
-    probe = np.cos(np.arange(nodes))  # A v = A' v for one irregular v is a quick test of A = A'
-    there, back = (
-        np.bincount(end, values * probe[start], minlength=nodes) for start, end in ((source, target), (target, source))
-    )
-    return np.allclose(there, back, atol=1e-6 * max(1.0, float(abs(values).max(initial=0.0))))
 
 
 def nearest_neighbours(party: Party, within: Any) -> Any:

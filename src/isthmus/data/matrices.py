@@ -142,3 +142,14 @@ def sparse_problem(fields: Mapping[str, Any], rows: int, width: int) -> str:
         at = int(columns.max()) if int(columns.min()) >= 0 else int(columns.min())
         return f"a sparse matrix of width {width} with an entry in column {at}"
     return ""
+
+
+def run_both_ways(edge_index: Tensor, weight: Tensor | None, nodes: int) -> bool:
+    """Whether each edge also runs back, with the same weight."""
+    source, target = edge_index.numpy()
+    values = np.ones(source.size) if weight is None else weight.double().numpy()
+    probe = np.cos(np.arange(nodes))  # A v = A' v for one irregular v is a quick test of A = A'
+    there, back = (
+        np.bincount(end, values * probe[start], minlength=nodes) for start, end in ((source, target), (target, source))
+    )
+    return np.allclose(there, back, atol=1e-6 * max(1.0, float(abs(values).max(initial=0.0))))

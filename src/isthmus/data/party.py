@@ -16,6 +16,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from isthmus.data import rows
 from isthmus.data.labelled_edges import LabelledEdges, of_typed
 from isthmus.data.level import Level
+from isthmus.data.matrices import run_both_ways
 from isthmus.data.neighbours import Neighbours, NodeRange, Subgraph
 from isthmus.data.schema import Inputs, Schema
 from isthmus.data.validation import (
@@ -30,6 +31,8 @@ from isthmus.errors import IsthmusError, PartyFailed
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+MOST_EDGES = 10_000_000
+"""So many edges at most are looked at for whether they run both ways."""
 PER_EDGE = ("edge_weight", "edge_type", "edge_attr")
 """Columns of edges that a graph may have."""
 NAME_RULE = "letters, digits, spaces and other signs but no '/' and no '\\', and is more than '.' or '..'"
@@ -383,10 +386,12 @@ class Party:
         return cls(name, batch, "graph", ids=ids, structural=structural, schema=schema, **labelled)
 
     def outline(self) -> Party:
-        """The party's labels, splits, ids and sizes; its features, edges and border are zeros that take no memory."""
-        graph = Data(
-            x=_zeros(self.nodes, self.features), edge_index=_zeros(2, self.edges, dtype=torch.long), y=self.graph.y
-        )
+        """The party's labels, splits, ids and sizes; its features, edges and border take no memory.
+
+        They are zeros, but for edges that do not run both ways, which all join the first two nodes.
+        """
+        graph = Data(x=_zeros(self.nodes, self.features), y=self.graph.y)
+        graph.edge_index = torch.tensor([[0], [int(not self.both_ways)]]).expand(2, self.edges)
         graph.num_nodes = self.nodes
         if self.weighted:
             graph.edge_weight = _zeros(self.edges)
@@ -461,6 +466,11 @@ class Party:
         """Whether edges have weights other than 1."""
         weight = self.graph.get("edge_weight")
         return weight is not None and bool((weight != 1).any())
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether edges within the party run both ways; very many are taken to do so."""
+        return self.edges > MOST_EDGES or run_both_ways(self.graph.edge_index.cpu(), None, self.nodes)
 
     @property
     def inputs(self) -> Inputs:

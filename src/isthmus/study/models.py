@@ -64,6 +64,7 @@ class _Description(BaseModel):
     untrained: list[str]
     own_split: bool = False
     weighted: bool | None = None
+    both_ways: bool | None = None
     labels: list[str]
     groups: dict[str, list[str]]
     code: dict[str, str] = {}
@@ -115,6 +116,7 @@ def describe_model(
         "privacy": "" if privacy is None else privacy.name,
         "untrained": without_training(parties),
         "weighted": any(party.weighted for party in parties) if parties else None,
+        "both_ways": all(party.both_ways for party in parties) if parties and inputs.schema is None else None,
         "own_split": own_split,
     }
 
@@ -267,6 +269,7 @@ class TrainedModel:
         for each in found:
             self._check_fit(each)
         self.notes += self._notes_on_weights([each.party for each in found])
+        self.notes += self._notes_on_directions([each.party for each in found])
         if self.description["own_split"] and isinstance(data, str | Path) and any(each.has_splits for each in found):
             self.notes.append("the study drew its own split, so that of the data is left out")
             return [replace(each, has_splits=False) for each in found]
@@ -326,6 +329,19 @@ class TrainedModel:
         if trained:
             return [f"the model was trained with edge weights; here all edges of {_shown(differ)} weigh 1"]
         return [f"the model was trained without edge weights and reads those of {_shown(differ)}"]
+
+    def _notes_on_directions(self, parties: Sequence[Party]) -> list[str]:
+        """Return a note if edges of these parties run one way and those of training ran both ways, or the reverse."""
+        trained, hops = (
+            self.description.get("both_ways"),
+            getattr(getattr(self.module, "body", self.module), "hops", None),
+        )
+        if trained is None or hops == 0 or self.method.role == "constant":
+            return []
+        differ = [party.name for party in parties if party.edges and party.both_ways != trained]
+        ways = ("both ways", "one way") if trained else ("one way", "both ways")
+        what = f"the model was trained on edges that run {ways[0]}, those of {_shown(differ)} run {ways[1]}"
+        return [f"{what}: make 'directed' in party.toml as it was, if they mean the same"] if differ else []
 
     def _notes_on_borders(self, partners: Mapping[str, Sequence[str]]) -> list[str]:
         """Return a note for each party whose edges to others the method trained on, but does not read here."""

@@ -93,7 +93,13 @@ def test_single_folder_is_not_checked_against_partners(tmp_path):
     [
         ({"labels": ["high", "low"]}, ["party.toml: 'labels' differs from that of party 'north': make them equal"]),
         ({"ignore": ["x"]}, []),
-        ({"directed": True}, []),
+        (
+            {"directed": True},
+            [
+                "note: edges.parquet: edges run one way, those of other parties both ways: make 'directed' equal if "
+                "they mean the same"
+            ],
+        ),
         (
             {"columns": {**graph_draft().settings["columns"], "age": {"kind": "number", "scale": "none"}}},
             ["party.toml: 'columns' differs from that of party 'north': make them equal"],
@@ -272,7 +278,8 @@ def test_all_problems_of_all_folders_are_in_one_report(tmp_path):
     with pytest.raises(IsthmusError) as caught:
         read_folders(root)
     assert str(caught.value) == (
-        f"{root / 'north'} has 4 problems: nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8: column 'age' has no value: "
+        f"{root / 'north'} has 1 problem, other folders have 3: nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8: column "
+        f"'age' has no value: "
         f'fill it in, or declare missing = "mean" before training (all of them: isthmus party check {root})'
     )
 

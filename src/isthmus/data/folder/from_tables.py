@@ -380,7 +380,11 @@ def _renamed(table: Any, path: Path, source: SourceTables, roles: Mapping[str, s
     """
     table = table.select([at for at, name in enumerate(table.column_names) if name not in source.ignore])
     for role in roles:
-        if role in source.columns and source.columns[role] not in table.column_names:
+        if source.columns.get(role) in source.ignore:
+            errors.found.append(
+                _error(f"column '{source.columns[role]}' is named by --{role} and by --ignore: leave one out")
+            )
+        elif role in source.columns and source.columns[role] not in table.column_names:
             column, known = source.columns[role], join_names(table.column_names)
             hint = did_you_mean(column, table.column_names)
             is_near = "mean" in hint.split()

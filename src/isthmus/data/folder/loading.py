@@ -25,7 +25,8 @@ from isthmus.data.folder.settings import FILE, PartyFile, differences, read_sett
 from isthmus.data.folder.shared_nodes import problems_of_shared_nodes
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.ids import PLAIN, Hashing, uniform
-from isthmus.data.party import Party
+from isthmus.data.matrices import run_both_ways
+from isthmus.data.party import MOST_EDGES, Party
 from isthmus.data.pool import check_shares
 from isthmus.errors import IsthmusError, did_you_mean, similar_path
 
@@ -70,7 +71,9 @@ def accept(path: Path, checked: Sequence[tuple[Path, Contents | None, list[Probl
     severe = [(folder, problem) for folder, each in problems.items() for problem in each if problem.severe]
     if severe:
         folder, first = severe[0]
-        count = "1 problem" if len(severe) == 1 else f"{len(severe)} problems"
+        own = sum(where == folder for where, _ in severe)
+        count = "1 problem" if own == 1 else f"{own} problems"
+        count += f", other folders have {len(severe) - own}" if own < len(severe) else ""
         raise IsthmusError(f"{folder} has {count}: {first} (all of them: isthmus party check {path})")
     notes = summarize_notes({folder.name: [p for p in each if not p.minor] for folder, each in problems.items()})
     text = " ".join(f"Note: {each}." for each in notes[:MAX_NOTES])
@@ -186,6 +189,16 @@ def _problems_between(usable: dict[Path, Contents], unusable: Collection[str]) -
     for folder, contents in usable.items():
         if any(weighted) and contents.edge_weight is None and contents.edge_index.numel():
             what = "no edge has a weight, at other parties edges have: 1 is used"
+            problems[folder].append(Problem(EDGES, what, severe=False))
+    joined = [(folder, each) for folder, each in usable.items() if each.edge_index.numel() and each.database is None]
+    one_way = [
+        folder
+        for folder, each in joined
+        if each.edge_index.size(1) <= MOST_EDGES and not run_both_ways(each.edge_index, None, each.nodes)
+    ]
+    if len(one_way) < len(joined):
+        for folder in one_way:
+            what = "edges run one way, those of other parties both ways: make 'directed' equal if they mean the same"
             problems[folder].append(Problem(EDGES, what, severe=False))
     for folder in list(usable)[:1]:
         problems[folder] += _problems_with_classes(list(usable.values()))
