@@ -255,3 +255,12 @@ def test_differences_between_ledgers_are_said_with_what_may_explain_them() -> No
     found = difference_lines(Results({}, [replace(run, reconciled={"differences": ["one", "two"], "heads": {}})]))
     assert found[:2] == ["one", "two"]
     assert "the ledgers differ: an answer that came too late" in found[2]
+
+
+def test_validation_names_its_metric_where_the_test_items_give_another_one() -> None:
+    same = drawn(Results({}, [result("fedavg", 0, test_accuracy=0.9, val_accuracy=0.4)]), 120)
+    other = drawn(
+        Results({}, [replace(result("fedavg", 0, test_accuracy=1.0, val_roc_auc=0.4), select_by="roc_auc")]), 120
+    )
+    assert "validation  " in same
+    assert "validation ROC AUC" in other

@@ -268,6 +268,8 @@ def test_a_split_without_a_rare_class_is_a_note() -> None:
         "the tables' own column) may help"
     )
     assert notes(parties({"north": [0, 4, 8], "south": [1, 5, 9]})) == []
+    (unchosen,) = notes(parties({"north": [0, 1, 8], "far": []}))
+    assert "'class 1' has no validation item of any party: no round is chosen by it;" in unchosen
     (alone,) = notes(parties({"north": [0, 1, 2], "far": []}))
     assert "no validation item of any party and no test item of any party: no score says anything of it;" in alone
     assert notes(parties({"north": [*range(40)][::3], "south": [0, 1, 2, 12, 13, 14, 24, 25, 26, 36]})) == []

@@ -164,6 +164,13 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_trials(tmp_path: Path, mo
         tune(study, tmp_path / "out")
 
 
+def test_the_first_trial_keeps_the_own_options_that_lie_in_the_ranges(tmp_path: Path) -> None:
+    study = study_of("fedprox", tune={"local": {"lr": "1e-6..1e-5"}, "mu": [0.01, 0.1, 0.5, 0.7, 0.9]}, seeds=[0])
+    ((_, values, _),) = tried(tune(study, tmp_path / "out", trials=1))
+    assert values["mu"] == 0.01
+    assert 1e-6 <= values["local.lr"] <= 1e-5
+
+
 def test_no_setting_is_tried_twice_and_a_search_ends_when_all_are_tried(tmp_path: Path) -> None:
     study = study_of("fedavg", tune={"local": {"lr": [0.001, 0.01, 0.1]}}, seeds=[0])
     results = tune(study, tmp_path / "out", trials=5)

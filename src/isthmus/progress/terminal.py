@@ -219,7 +219,9 @@ def results_table(results: Results, console: Console) -> Table:
         ("all together", name, "") for name in (f"pooled_{each}" for _, each, _ in columns[:1]) if name in known
     ]
     chosen_by = (f"val_{name}" for name in [*(run.select_by for run in results.runs), *METRICS])
-    columns += [("validation", name, "") for name in chosen_by if name in known][:1]
+    for name in [name for name in chosen_by if name in known][:1]:
+        same = bool(columns) and columns[0][1].removeprefix("test_") == name.removeprefix("val_")
+        columns.append(("validation" if same else f"validation {metric_of(name).title}", name, ""))
     columns = columns or [(name.removeprefix("test_"), name, "") for name in known]
     filled = [(title, _column(results, metric, figure)) for title, metric, figure in columns]
     table = _results_table(results, filled)

@@ -129,7 +129,7 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription, known: int | No
     notes = []
     items = _items_of_classes(cut)
     for at in rare_classes(items):
-        lacks, tested = [], False
+        lacks, nowhere = [], []
         holders = [party for party in parties if bool((party.graph.y == at).any())]
         for split, name in (("val", "validation"), ("test", "test")):
             drawn = {party.name: party.graph.y[getattr(party, split)] for party in holders}
@@ -137,9 +137,11 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription, known: int | No
             without = [party for party, y in drawn.items() if len(y) and not bool((y == at).any())]
             if without:
                 lacks.append(f"no {name} item of {few_names(without) if tested else 'any party'}")
+                nowhere += [] if tested else [name]
         if lacks:
             share = f"is rare, {100 * items[at] / sum(items):.1f} % of the items, and " if at != known else ""
-            rests = "what is said of it rests on the other parties" if tested else "no score says anything of it"
+            rests = "what is said of it rests on the other parties" if not nowhere else "no score says anything of it"
+            rests = "no round is chosen by it" if nowhere == ["validation"] else rests
             notes.append(
                 f"'{cut.label(at)}' {share}has {' and '.join(lacks)}: {rests}; "
                 "larger shares for validation and test (--split, or the tables' own column) may help"

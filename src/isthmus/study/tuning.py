@@ -60,7 +60,8 @@ def tune(
     """Search good options for every method of a study, then run each method with its best ones.
 
     Every method gets the same number of trials. A trial trains with all seeds of the study, and its score is the mean
-    of the validation metric. The first trial has the study's own options. A trial is pruned if its best figure so far
+    of the validation metric. The first trial has the study's own options, as far as they lie in
+    the ranges. A trial is pruned if its best figure so far
     is worse than the median of earlier trials at the same round.
 
     Arguments:
@@ -384,9 +385,9 @@ def _storage(journal: str) -> Any:
 
 
 def _own_values(method: Method, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
-    """The method's own options, if they lie in the space; with what the space fixes."""
+    """The method's own options, as far as they lie in the space; with what the space fixes."""
     found = {name: ends[0] if len(ends := _ends(each)) == 1 else _value(method, name) for name, each in space.items()}
-    return found if all(_holds(space[name], value) for name, value in found.items()) else {}
+    return {name: value for name, value in found.items() if _holds(space[name], value)}
 
 
 def _value(method: Method, name: str) -> Any:

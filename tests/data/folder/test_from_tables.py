@@ -431,6 +431,12 @@ def test_labels_of_one_class_are_noted(tmp_path, source):
     assert "note: nodes.parquet: all labels are 'low': with one class there is nothing to tell apart" in problems
 
 
+def test_a_column_cannot_be_the_label_and_ignored(tmp_path, source):
+    roles = {"label": "sector"}
+    with pytest.raises(IsthmusError, match="column 'sector' is named by --label and by --ignore: leave one out"):
+        create(tmp_path / "north", source(accounts(), transfers(), columns=roles, ignore=["sector"]))
+
+
 def test_like_takes_declared_settings(tmp_path, source):
     columns = {
         "balance": {"kind": "number", "scale": "none"},
