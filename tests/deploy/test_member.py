@@ -23,6 +23,7 @@ from isthmus.protect.options import Protect
 from isthmus.study.config import Study
 from isthmus.study.models import load_model
 from isthmus.study.results import Results
+from isthmus.tasks.multilabel import NodeMultiLabel
 from party_folders import two_drafts
 
 
@@ -260,7 +261,9 @@ def test_a_party_writes_its_model_with_the_threshold_of_each_task(tmp_path: Path
     here, there = in_one_process(plan), federated(plan, tmp_path).runs[0]
     assert there.metrics == here.metrics
     model = load_model(tmp_path / "parties" / "north")
-    assert model.task.threshold == there.description["task"]["threshold"]  # type: ignore[attr-defined]
-    assert len(set(model.task.threshold)) == 2  # type: ignore[attr-defined]
+    assert isinstance(model.task, NodeMultiLabel)
+    assert isinstance(model.task.threshold, list)
+    assert model.task.threshold == there.description["task"]["threshold"]
+    assert len(set(model.task.threshold)) == 2
     model.predict(tmp_path / "data" / "north")
     assert model.notes == []

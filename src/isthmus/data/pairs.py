@@ -152,8 +152,9 @@ def _mixed_pairs(
     """For each of some links of a relation a pair that is none: its start, and the end of another of them; -1 if there
     is none.
 
-    So links and other pairs have the same nodes at either side. Among random nodes much-linked ones are links, and a
-    row that names one other and lost it is told by that alone. Both links are of one party, or both across.
+    So links and other pairs have the same nodes at either side. With random nodes a model could tell links by how many
+    links their nodes have: popular ones have more, and a row whose only link is held out has none. Both links are of
+    one party, or both across.
 
     Arguments:
         ends: the nodes at the start and at the end of each, `[2, links]`.
