@@ -42,7 +42,8 @@ def test_counts_say_what_folders_do_but_for_nodes_in_common(isthmus: Isthmus, tm
         files.append(f"{folder.name}.json")
         assert isthmus("party", "counts", folder, "--out", files[-1]).out == f"counts in {files[-1]}\n"
     (told,) = json.loads((tmp_path / files[0]).read_text())
-    assert set(told) == {"party", "level", "items", "labelled", "crossing", "classes", "typed", "directed", "labels"}
+    flags = {"classes", "typed", "directed", "own_ids"}
+    assert set(told) == {"party", "level", "items", "labelled", "crossing", *flags, "labels"}
     assert sum(told["labels"]) == told["labelled"] <= told["items"]
     whole = json.loads(isthmus("advise", "p", "--json").out)
     found = json.loads(isthmus("advise", *files, "--json").out)
@@ -55,6 +56,9 @@ def test_counts_say_what_folders_do_but_for_nodes_in_common(isthmus: Isthmus, tm
         isthmus("party", "counts", "p").out
         == "[\n" + ",\n".join((tmp_path / file).read_text().splitlines()[1] for file in files) + "\n]\n"
     )
+    for file in files:
+        (tmp_path / file).write_text((tmp_path / file).read_text().replace('"own_ids": false', '"own_ids": true'))
+    assert "0 nodes at several of them" in isthmus("advise", *files).out
 
 
 @pytest.mark.parametrize(

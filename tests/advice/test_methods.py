@@ -59,6 +59,18 @@ def test_a_rare_class_brings_a_metric_and_weights() -> None:
     ]
 
 
+def test_edges_that_run_one_way_rule_methods_out_in_a_sentence() -> None:
+    one_way = replace(NODES, crossing=9, directed=True)
+    assert first(one_way) == ["fedavg", "fedgc"]
+    assert one_way.one_way().endswith("make the folders again without --directed")
+    assert replace(NODES, crossing=9).one_way() == replace(NODES, directed=True).one_way() == ""
+
+
+def test_labels_of_several_tasks_rule_out_methods_for_classes() -> None:
+    several = replace(NODES, classes=False, emd=None)
+    assert {name for advice in advised(several) for name in advice.methods if Method.named(name).for_classes} == set()
+
+
 def test_a_party_with_most_items_is_a_sentence() -> None:
     small = [Counts(party=f"corner{at}", level="node", items=10, labelled=10, labels=[6, 4]) for at in range(30)]
     giant = Counts(party="giant", level="node", items=900, labelled=900, labels=[500, 400])

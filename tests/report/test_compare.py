@@ -140,6 +140,21 @@ def test_runs_are_listed_newest_first_with_their_best_method(build: Build, tmp_p
     assert found[2]["headline"] == "cannot be read"
 
 
+def test_the_metric_asked_for_ranks_runs_whose_test_items_lack_it(build: Build, tmp_path: Path) -> None:
+    def with_one_class(parts: dict[str, Any]) -> None:
+        parts["results"]["study"]["task"] = {"metric": "roc_auc"}
+        means = {"local": 0.9, "fedavg": 0.4}  # fedavg has the better accuracy
+        kept = [each for each in parts["results"]["summary"] if each["metric"] in ("test_accuracy", "val_accuracy")]
+        for each in kept:
+            each["mean"] -= 0.2 * (each["method"] == "local")
+        lines = [{**kept[0], "method": name, "metric": "val_roc_auc", "mean": mean} for name, mean in means.items()]
+        parts["results"]["summary"] = [*kept, *lines]
+
+    build("one", methods=("fedavg", "local"), change=with_one_class)
+    assert list_runs(tmp_path)[0]["headline"].startswith("local ")
+    assert compare(tmp_path / "one").rows[0]["metric"] == "test_accuracy"
+
+
 def test_nothing_to_compare_is_refused() -> None:
     with pytest.raises(IsthmusError, match="no result folder given"):
         compare()

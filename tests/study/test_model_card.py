@@ -27,6 +27,17 @@ def test_a_card_lies_beside_the_weights(tmp_path: Path) -> None:
     assert f"round {run.chosen_round} of {run.rounds}" in text
 
 
+def test_a_card_says_what_classes_and_parties_have(tmp_path: Path) -> None:
+    results = run_study(Study.of({"training": {"rounds": 1}, "task": {"metric": "macro_f1"}}), tmp_path / "run")
+    run, text = results.runs[0], (tmp_path / "run" / "weights" / "fedavg-0.md").read_text()
+    over = run.over_parties["test_macro_f1"]
+    worst = f"the worst {over['worst']:.3f}, of {over['worst_party']}."
+    assert f"the mean macro F1 is {over['mean']:.3f}, and {worst}" in text
+    name, first = next(iter(run.by_label.items()))
+    assert f"\n| {name} | {first['items']:,.0f} | {first['recall']:.3f} | " in text
+    assert "the mean ± the standard deviation" not in text  # of one seed there is none
+
+
 def test_a_federations_card_names_no_sizes() -> None:
     results = run_study(Study.of({"training": {"rounds": 1}}))
     text = model_card(results.runs[0], results.study)

@@ -171,7 +171,7 @@ def test_numbers_that_are_far_away_are_told_and_so_is_who_is_no_better_than_one_
         "labels are numbers of about 100, and models start near 0: give more rounds or a larger local.lr, or divide "
         "them in your tables, and compare",
         "fedavg is no better than the mean label of the test items, whose RMSE is 0.433: labels are not scaled, so a "
-        "model learns their mean first; give it more rounds, and no dropout",
+        "model learns their mean first; give more rounds, without dropout",
     ]
     assert results_table(results, Console()).caption == "* no better than the mean label"
     notes = isthmus.run(["fedavg", "majority"], parties, rounds=1, metric="mae").notes
@@ -273,6 +273,19 @@ def test_a_split_without_a_rare_class_is_a_note() -> None:
     (alone,) = notes(parties({"north": [0, 1, 2], "far": []}))
     assert "no validation item of any party and no test item of any party: no score says anything of it;" in alone
     assert notes(parties({"north": [*range(40)][::3], "south": [0, 1, 2, 12, 13, 14, 24, 25, 26, 36]})) == []
+
+
+def test_many_rare_classes_are_one_note() -> None:
+    held = flat_parties()
+    for at, party in enumerate(held):
+        party.graph.y[:] = 0
+        if at < 2:
+            party.graph.y[torch.arange(12)[at::2]] = torch.arange(1, 7)  # six classes with two items each
+    notes = [each for each in isthmus.run("majority", held, rounds=1).notes if "item of" in each]
+    assert notes == [
+        "6 of 7 classes are rare, and some parties that hold them have no validation or no test item of them (class 1, "
+        "class 2, class 3 and 3 more): what is said of them rests on few items"
+    ]
 
 
 def rare_parties() -> list[Party]:

@@ -33,6 +33,16 @@ def test_module_that_cannot_be_drawn_anew_is_taken_as_it_is() -> None:
     assert torch.equal(module[0].weight, before)
 
 
+@pytest.mark.parametrize("name", sorted(name for name, kind in Method.known().items() if kind.for_classes))
+@pytest.mark.parametrize("labels", ["multilabel", "regression"])
+def test_methods_for_classes_refuse_other_labels_by_name(name: str, labels: Any) -> None:
+    parties = small_parties("node", labels=labels)
+    task, method = task_for(parties), Method.named(name)()
+    module = module_for(Encoder.named(method.encoder)(), parties, task, 0)
+    with pytest.raises(IsthmusError, match=f"method '{name}' is for items of one class each: task '{task.name}' has"):
+        check_fit(method, parties, task, module)
+
+
 def test_data_without_features_are_refused_in_one_line() -> None:
     with pytest.raises(IsthmusError, match="model 'gcn': the parties' data have no features to read"):
         module_of(Gcn(hidden=8), Inputs(0), task_for(make_node_parties()), 0)

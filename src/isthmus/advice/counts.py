@@ -40,6 +40,8 @@ class Counts(Options):
     """Whether nodes are rows of several tables."""
     directed: bool = False
     """Whether some edges run from source to target only."""
+    own_ids: bool = False
+    """Whether ids are the party's own, so that no other party has its nodes."""
     labels: list[NonNegativeInt] = Field(default=[])
     """Labelled items of each class; empty if items have several labels, or none."""
 
@@ -64,6 +66,7 @@ class Counts(Options):
                 contents.edge_weight,
                 int(contents.edge_index.max()) + 1 if contents.edge_index.numel() else 0,
             ),
+            own_ids=contents.settings.ids == "own",
             labels=labels,
         )
 

@@ -68,7 +68,7 @@ class Situation:
             items=sum(each.items for each in counts),
             labelled=sum(each.labelled for each in counts),
             crossing=sum(each.crossing for each in counts),
-            shared=shared,
+            shared=0 if all(each.own_ids for each in counts) else shared,
             classes=counts[0].classes,
             emd=_distance([each.labels for each in counts if each.labels]),
             labels=tuple(map(sum, zip_longest(*(each.labels for each in counts), fillvalue=0))),
@@ -100,6 +100,15 @@ class Situation:
             f"the largest party has {self.largest:.0%} of the {self.level}s, so figures over all items are mostly its "
             "own: read the mean over parties and the worst party; averages of weights count a party by its training "
             "items, and all parties alike with --set weighting=even"
+        )
+
+    def one_way(self) -> str:
+        """A sentence on what edges that run one way rule out; empty if none cross, or they run both ways."""
+        if not self.directed or not self.crossing:
+            return ""
+        return (
+            "methods for edges that cross between parties need edges that run both ways, and some of these run one "
+            "way: to compare such methods, make the folders again without --directed"
         )
 
     def rare_flags(self) -> str:
@@ -260,6 +269,7 @@ def advised(situation: Situation) -> Iterator[Advice]:
     for row in sorted(ROWS, key=lambda row: row.wish):
         fit = [kind for kind in row.methods() if not (situation.shared and kind.disjoint)]
         fit = [kind for kind in fit if kind.typed or not situation.typed]
+        fit = [kind for kind in fit if situation.classes or not kind.for_classes]
         fit = [kind for kind in fit if not (kind.both_ways and situation.directed)]
         if fit and (why := row.why(situation)):
             why = "; ".join(filter(None, (why, row.caveat)))

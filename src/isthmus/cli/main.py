@@ -286,7 +286,7 @@ def advise(
         )
         return
     typer.echo(situation.summary())
-    for line in filter(None, (large, rare)):
+    for line in filter(None, (large, situation.one_way(), rare)):
         typer.echo(line)
     for advice in found:
         names = ", ".join(advice.methods)

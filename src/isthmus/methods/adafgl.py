@@ -61,6 +61,7 @@ class AdaFGL(FedAvg):
     name: ClassVar[str] = "adafgl"
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # parties evaluate models of their own
     levels: ClassVar[tuple[Level, ...]] = ("node",)
+    for_classes: ClassVar[bool] = True
     tuned: ClassVar[tuple[str, ...]] = ("alpha", "beta")
 
     personal_rounds: int = Field(20, ge=1)
@@ -171,8 +172,6 @@ class AdaFGL(FedAvg):
         def homophily(self) -> Tensor:
             """The score of each party, `[parties]`."""
             cohort, block, classes = self.cohort, self.cohort.block, self.task.outputs
-            if cohort.y.is_floating_point():
-                raise IsthmusError("labels are no classes: method 'adafgl' needs a classification task")
             counts = cohort.counts("train").cpu()
             items = cohort.masks["train"].nonzero().squeeze(1)
             order = self.draws("hidden").order(counts.tolist()).to(items.device)

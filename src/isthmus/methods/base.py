@@ -158,6 +158,8 @@ class Method(Registered):
     """Whether plain edges must run both ways."""
     typed: ClassVar[bool] = False
     """Whether it takes typed graphs and features of edges: it trains on a party's edges as they are. Not inherited."""
+    for_classes: ClassVar[bool] = False
+    """Whether it is for items that have one class each."""
     for_crossing: ClassVar[bool] = False
     """Whether it gains from edges that cross between parties, and from nothing else."""
     encoder: ClassVar[str] = "gcn"

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from isthmus.data import rows
 from isthmus.data.level import Level
-from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Coefficients
 from isthmus.methods.base import Listing
 from isthmus.methods.shared.mixing import Mixing, MixingSite, Told
@@ -48,6 +47,7 @@ class FedGTA(Mixing):
     listing: ClassVar[Listing] = Listing(leaves="moments of soft labels and its model, which the server could read")
     tuned: ClassVar[tuple[str, ...]] = ("similar",)
     levels: ClassVar[tuple[Level, ...]] = ("node",)
+    for_classes: ClassVar[bool] = True
     encoder: ClassVar[str] = "gamlp"
     nouns: ClassVar[Mapping[str, str]] = {
         **Mixing.nouns,
@@ -92,8 +92,6 @@ class FedGTA(Mixing):
         def propagated(self) -> tuple[Tensor, Tensor]:
             """P and Q, `[nodes, classes]`."""
             method, cohort, block = self.method, self.cohort, self.cohort.block
-            if cohort.y.is_floating_point():
-                raise IsthmusError("labels are no classes: this method needs a classification task")
             start = infer(self.model, block).softmax(1)
             known = cohort.masks["train"]
             start[known] = F.one_hot(cohort.y[known], start.size(1)).to(start.dtype)

@@ -39,6 +39,7 @@ class FedProto(Method):
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # parties evaluate models of their own
     tuned: ClassVar[tuple[str, ...]] = ("strength",)
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
+    for_classes: ClassVar[bool] = True
 
     fraction: float = Field(1.0, gt=0, le=1)
     """Share of the parties drawn in each round."""

@@ -62,6 +62,7 @@ class FedTAD(FedAvg):
     name: ClassVar[str] = "fedtad"
     listing: ClassVar[Listing] = Listing(leaves="predictions and gradients for generated graphs, in sums by class")
     levels: ClassVar[tuple[Level, ...]] = ("node",)
+    for_classes: ClassVar[bool] = True
     tuned: ClassVar[tuple[str, ...]] = ("server_epochs", "semantic")
     nouns: ClassVar[Mapping[str, str]] = {
         RELIABILITY: "how reliable it is for each class",
@@ -221,8 +222,6 @@ class FedTAD(FedAvg):
         def reliability(self) -> Tensor:
             """R_kc, `[parties, classes]`; a negative one, of nodes unlike their neighbours, counts as 0."""
             cohort, block = self.cohort, self.cohort.block
-            if cohort.y.is_floating_point():
-                raise IsthmusError("labels are no classes: method 'fedtad' needs a classification task")
             walks = walk_encoding(block.edge_index, block.nodes, block.x.dtype)[:, : self.method.walks]
             unit = F.normalize(torch.cat([rows.to_dense(block.x), walks.to(block.x.dtype)], dim=1), dim=1)
             source, target = block.edge_index[:, block.edge_index[0] != block.edge_index[1]]

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from isthmus.data import rows
 from isthmus.data.level import Level
 from isthmus.data.party import Block, Party
-from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
 from isthmus.federation.wire import Payload
@@ -47,6 +46,7 @@ class FGSSL(FedAvg):
 
     name: ClassVar[str] = "fgssl"
     levels: ClassVar[tuple[Level, ...]] = ("node",)
+    for_classes: ClassVar[bool] = True
     tuned: ClassVar[tuple[str, ...]] = ("semantic", "structural")
 
     semantic: float = Field(0.1, ge=0)
@@ -87,8 +87,6 @@ class FGSSL(FedAvg):
 
         def loss(self, step: Step) -> Tensor:
             """F_k + semantic L_C + structural L_D by party, `[parties]`."""
-            if step.y.is_floating_point():
-                raise IsthmusError("labels are no classes: method 'fgssl' needs a classification task")
             assert step.embedding is not None
             method, block, draws = self.method, self.cohort.block, self.step_draws
             total = self.task.loss(replace(step, output=step.output[step.items]))

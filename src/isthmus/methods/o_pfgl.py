@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -64,6 +64,7 @@ class OpFGL(Method):
     listing: ClassVar[Listing] = Listing(leaves="sums of propagated features by class, once, and no weights")
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # parties evaluate models of their own
     levels: ClassVar[tuple[Level, ...]] = ("node",)
+    for_classes: ClassVar[bool] = True
     tuned: ClassVar[tuple[str, ...]] = ("strength",)
     nouns: ClassVar[Mapping[str, str]] = {
         "statistics/sum": "propagated features of each class",
@@ -192,11 +193,6 @@ class OpFGL(Method):
 
     class AtParty(Learning):
         method: OpFGL
-
-        def __init__(self, method: Any, parties: Any, task: Any, module: nn.Module, **where: Any) -> None:
-            if not isinstance(task, NodeClassification):
-                raise IsthmusError(f"method '{method.name}': task '{task.name}' has no classes of single nodes")
-            super().__init__(method, parties, task, module, **where)
 
         @action("total", contributors="min_holders", bounds={"items": "items"})
         def statistics(self, request: Payload) -> Answer:

@@ -128,7 +128,8 @@ def _rows_of(run: str, results: ResultsFile) -> list[dict[str, Any]]:
         order = [(split, each) for split in ("test", "val") for each in (judged_by, *METRICS)]
         split, name = next(((split, each) for split, each in order if f"{split}_{each}" in scores), ("", ""))
         test = scores.get(f"{split}_{name}") or next(iter(scores.values()), None)
-        judged = scores.get(f"val_{name}")
+        ranked_by = judged_by if f"val_{judged_by}" in scores else name  # test items of one class may lack it
+        judged = scores.get(f"val_{ranked_by}")
         of, varied = values.get(method, (method, {}))
         options = {**_flat(listed.get(of, {})), **varied}
         rows.append(
@@ -146,6 +147,7 @@ def _rows_of(run: str, results: ResultsFile) -> list[dict[str, Any]]:
                 "std": test.std if test else None,
                 "text": _text(test),
                 "validation": judged.mean if judged else None,
+                "ranked_by": ranked_by,
                 "options": {**whole, **{key: each for key, each in options.items() if key not in ("name", "label")}},
             }
         )
@@ -169,5 +171,5 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _headline(rows: list[dict[str, Any]]) -> str:
     """The method that is best on validation data, with its test metric."""
     known = {row["method"]: row for row in rows}
-    ranked = best_first({name: row["validation"] for name, row in known.items()}, rows[0]["metric"] if rows else "")
+    ranked = best_first({name: row["validation"] for name, row in known.items()}, rows[0]["ranked_by"] if rows else "")
     return ", ".join(f"{name} {known[name]['text']}" for name in [*ranked, *known][:1])

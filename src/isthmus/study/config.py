@@ -247,7 +247,7 @@ class Study(Options):
         return kind.read(options, f"partition '{kind.name}'")
 
     def _default_partition(self, name: str) -> Partition:
-        return Partition.named(name).read(self.partition, f"partition '{name}'")
+        return Partition.named(name).read(self.partition, "partition")
 
     def named_privacy(self) -> Privacy | None:
         return privacy_of(self.privacy)

@@ -71,11 +71,11 @@ def model_card(
         "",
         "| metric | this run | 95 % interval | over the seeds |",
         "| --- | --- | --- | --- |",
-        *_metrics(run, cut, summary),
+        *(metrics := list(_metrics(run, cut, summary))),
         "",
-        "Intervals are Wilson's, over test items taken as independent, which neighbours in a graph are not. Over the "
-        "seeds stands the mean ± the standard deviation.",
-        "",
+        *_explained(metrics),
+        *_over_parties(run),
+        *_by_label(run),
         "## Limits",
         "",
         "- The figures hold for data like those of the parties. For others, test it on known labels first.",
@@ -162,6 +162,43 @@ def _metrics(run: RunResult, cut: CutDescription | None, summary: Sequence[Mappi
         line = over.get(name)
         spread = "-" if line is None else f"{line['mean']:.3f} ± {line['std']:.3f} ({line['seeds']} seeds)"
         yield f"| {title} | {value:.3f} | {interval} | {spread} |"
+
+
+def _explained(metrics: Sequence[str]) -> Iterator[str]:
+    """What the columns hold, of those that hold anything."""
+    if any(" to " in line for line in metrics):
+        yield "Intervals are Wilson's, over test items taken as independent, which neighbours in a graph are not."
+    if any("±" in line for line in metrics):
+        yield "Over the seeds stands the mean ± the standard deviation."
+    yield ""
+
+
+def _over_parties(run: RunResult) -> Iterator[str]:
+    over = run.over_parties.get(f"test_{run.metric}")
+    if over is not None and over["parties"] > 1:
+        yield (
+            f"Over the parties, the mean {metric_of(run.metric).title} is {over['mean']:.3f}, and the worst "
+            f"{over['worst']:.3f}, of {over['worst_party']}."
+        )
+        yield ""
+
+
+def _by_label(run: RunResult) -> Iterator[str]:
+    """A table of the figures of each class, or of each task."""
+    figures = list(dict.fromkeys(name for own in run.by_label.values() for name in own))
+    if not figures:
+        return
+    yield f"| {' | '.join(('label', *figures))} |"
+    yield f"| {' | '.join(('---', *('---:' for _ in figures)))} |"
+    for label, own in run.by_label.items():
+        yield f"| {' | '.join((label, *(_figure(name, own.get(name)) for name in figures)))} |"
+    yield ""
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if name == "items" else f"{value:.3f}"
 
 
 def interval_of(metric: str, value: float, cut: CutDescription | None) -> tuple[float, float] | None:

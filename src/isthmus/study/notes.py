@@ -33,6 +33,8 @@ from isthmus.tasks.multilabel import MultiLabel
 from isthmus.tasks.ranking import OF_ONE_CLASS, PRECISION_ERROR, RANKING
 from isthmus.tasks.regression import Regression
 
+NOTED_CLASSES = 3
+"""Rare classes that have a note each; of more, one note tells."""
 NOTED_ERROR = 0.01
 """The error of an average precision from which on a note tells it."""
 
@@ -121,12 +123,12 @@ def _items_of_classes(cut: CutDescription) -> list[int]:
 
 
 def _rare_classes(parties: Sequence[Party], cut: CutDescription, known: int | None = None) -> list[str]:
-    """A line for each rare class that some party that holds it cannot validate or test.
+    """A line for each rare class that some party that holds it cannot validate or test; one for all of them if many.
 
     Arguments:
         known: a class of which another note says that it is rare.
     """
-    notes = []
+    notes: dict[str, str] = {}
     items = _items_of_classes(cut)
     for at in rare_classes(items):
         lacks, nowhere = [], []
@@ -142,11 +144,16 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription, known: int | No
             share = f"is rare, {100 * items[at] / sum(items):.1f} % of the items, and " if at != known else ""
             rests = "what is said of it rests on the other parties" if not nowhere else "no score says anything of it"
             rests = "no round is chosen by it" if nowhere == ["validation"] else rests
-            notes.append(
+            notes[cut.label(at)] = (
                 f"'{cut.label(at)}' {share}has {' and '.join(lacks)}: {rests}; "
                 "larger shares for validation and test (--split, or the tables' own column) may help"
             )
-    return notes
+    if len(notes) <= NOTED_CLASSES:
+        return list(notes.values())
+    return [
+        f"{len(notes)} of {len(items)} classes are rare, and some parties that hold them have no validation or no test "
+        f"item of them ({few_names(list(notes))}): what is said of them rests on few items"
+    ]
 
 
 def protocol_notes(protocol: str | None, study: Mapping[str, Any]) -> list[str]:
@@ -245,7 +252,7 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     for name in (method.label for method in methods if method.role != "constant" and is_majority(own[method.label])):
         value = metric.shown(fmean(run.majority_score for run in own[name] if run.majority_score is not None), " %")
         what = f"{name} is no better than {metric.one_answer} of the test items, whose {metric.title} is {value}"
-        unscaled = ": labels are not scaled, so a model learns their mean first; give it more rounds, and no dropout"
+        unscaled = ": labels are not scaled, so a model learns their mean first; give more rounds, without dropout"
         notes.append(what + (unscaled if metric.name in Regression.known_metrics[:2] else ""))
     for answer in (method.label for method in methods if method.role == "constant"):
         for name in (method.label for method in methods if method.role != "constant"):

@@ -130,6 +130,8 @@ def check_task(method: Method, task: Task) -> None:
         raise IsthmusError(
             f"method '{method.name}' is for {' and '.join(method.levels)} tasks, the parties hold {task.level}s"
         )
+    if method.for_classes and not isinstance(task, Classes):
+        raise IsthmusError(f"method '{method.name}' is for items of one class each: task '{task.name}' has none")
     if method.unsupervised != task.unsupervised:
         if method.unsupervised:
             raise IsthmusError(f"method '{method.name}' learns without labels: set task.name = 'graph-clustering'")

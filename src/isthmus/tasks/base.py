@@ -65,8 +65,6 @@ class Step:
     def class_means(self, classes: int) -> tuple[Tensor, Tensor]:
         """Mean embedding of each party's items of each class, `[parties, classes, width]`, and how many there are."""
         assert self.embedding is not None
-        if self.y.is_floating_point():
-            raise IsthmusError("labels are no classes: this method needs a classification task")
         group = rows.party_of_rows(self.sizes, self.y.device) * classes + self.y
         counts = torch.bincount(group, minlength=len(self.sizes) * classes)
         sums = self.embedding.new_zeros(counts.numel(), self.embedding.size(1)).index_add(0, group, self.embedding)

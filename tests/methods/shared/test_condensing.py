@@ -100,7 +100,7 @@ def test_no_sums_of_classes_leave_for_a_start_at_noise(parties):
 
 def test_labels_of_several_tasks_are_refused(parties):
     several = small_parties("node", labels="multilabel")
-    with pytest.raises(IsthmusError, match="has no classes to condense"):
+    with pytest.raises(IsthmusError, match="method 'fedgc' is for items of one class each"):
         run_of(FedGC(**QUICK), several)
 
 

@@ -57,6 +57,7 @@ class Condensing(Method):
 
     nouns: ClassVar[Mapping[str, str]] = {"square": "squared features", "count/sum": "features of each class"}
     levels: ClassVar[tuple[Level, ...]] = ("node",)
+    for_classes: ClassVar[bool] = True
 
     rounds: int = Field(200, ge=1)
     """Rounds of condensation, at most."""
@@ -190,11 +191,6 @@ class Condensing(Method):
 
     class AtParty(Site):
         method: Condensing
-
-        def __init__(self, method: Any, parties: Any, task: Any, module: nn.Module, **where: Any) -> None:
-            if not isinstance(task, NodeClassification):
-                raise IsthmusError(f"method '{method.name}': task '{task.name}' has no classes to condense")
-            super().__init__(method, parties, task, module, **where)
 
         @action("total", contributors="min_contributors", bounds={"nodes": "nodes", "items": "items", "square": None})
         def size(self, request: Payload) -> Answer:
