@@ -275,6 +275,19 @@ def test_a_split_without_a_rare_class_is_a_note() -> None:
     assert notes(parties({"north": [*range(40)][::3], "south": [0, 1, 2, 12, 13, 14, 24, 25, 26, 36]})) == []
 
 
+def test_yes_or_no_among_numbers_is_a_note() -> None:
+    held = flat_parties()
+    for party in held:
+        party.graph.y = torch.stack([torch.arange(40) % 2, torch.arange(40)], dim=1).float()
+    assert (
+        "labels of task 0 are 0 and 1, and are measured values here as others are: predict them in another study"
+        in isthmus.run("majority", held, rounds=1).notes
+    )
+    for party in held:
+        party.graph.y[:, 1] = party.graph.y[:, 0]
+    assert not any("another study" in note for note in isthmus.run("majority", held, rounds=1).notes)
+
+
 def test_many_rare_classes_are_one_note() -> None:
     held = flat_parties()
     for at, party in enumerate(held):

@@ -35,6 +35,14 @@ def test_counts_of_all_parties_sum_to_sklearns_errors(tasks):
     assert pooled(GraphRegression(tasks=tasks), step) == pytest.approx({**due, "loss": due["rmse"] ** 2})
 
 
+def test_labels_beside_predictions_are_as_the_tables_had_them():
+    y = torch.tensor([[0.1, 339.56], [NAN, 1e-7], [-2.0, 16777216.0]])
+    assert NodeRegression(tasks=2).label_columns(y, ["a", "b"]) == {
+        "label.a": [0.1, None, -2.0],
+        "label.b": [339.56, 1e-7, 16777216.0],
+    }
+
+
 def test_counts_of_each_party_are_those_of_its_own_items():
     step, task = make_step(), NodeRegression(tasks=2)
     counts = task.counts(step)

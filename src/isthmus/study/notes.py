@@ -67,7 +67,7 @@ def data_notes(
             notes.append(f"{method.label} leaves out the {parties[0].edge_width} features of edges (edge_attr)")
     notes += [f"{drawn}{cut.split_note}"] if cut.split_note else []
     if cut.kind != "class" or cut.level == "pair":
-        return notes + _far_from_one(parties)
+        return notes + _far_from_one(parties) + _yes_or_no_among_numbers(parties, cut)
     notes += _common_class(cut, task)
     notes += _classes_of_nobody(cut)
     known = None
@@ -95,6 +95,18 @@ def _far_from_one(parties: Sequence[Party]) -> list[str]:
         f"labels are numbers of about {size:.3g}, and models start near 0: give more rounds or a larger local.lr, or "
         "divide them in your tables, and compare"
     ]
+
+
+def _yes_or_no_among_numbers(parties: Sequence[Party], cut: CutDescription) -> list[str]:
+    """A line if some of several tasks have only 0 and 1, and others other numbers: then all are measured values."""
+    labels = torch.cat([party.graph.y for party in parties])
+    if labels.dim() < 2 or not labels.is_floating_point():
+        return []
+    plain = ((labels == 0) | (labels == 1) | labels.isnan()).all(0).tolist()
+    if all(plain) or not any(plain):
+        return []
+    names = few_names([cut.label(at) for at, only in enumerate(plain) if only])
+    return [f"labels of {names} are 0 and 1, and are measured values here as others are: predict them in another study"]
 
 
 def _classes_of_nobody(cut: CutDescription) -> list[str]:

@@ -288,8 +288,9 @@ class MultiTask(Task):
 
     def label_columns(self, y: Tensor, labels: Sequence[str]) -> dict[str, Any]:
         y = y.unsqueeze(1) if y.dim() == 1 else y
-        columns = zip(names_of(labels, y.size(1)), y.t().tolist(), strict=True)
-        return {f"label.{name}": [self.label_value(each) for each in column] for name, column in columns}
+        texts = y.t().cpu().numpy().astype(str)  # of single precision the shortest decimal: 0.1, not 0.10000000149
+        columns = zip(names_of(labels, y.size(1)), texts, strict=True)
+        return {f"label.{name}": [self.label_value(float(each)) for each in column] for name, column in columns}
 
     def label_value(self, label: float) -> Any:
         """A label as predictions say it; None for a missing one."""
