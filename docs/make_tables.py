@@ -104,7 +104,9 @@ def parts() -> dict[str, tuple[str, Callable[[], str]]]:
         "by method": ("defaults.md", partial(against_tuned, "guide/defaults-methods")),
         "puzzle": ("fedavg-on-cora.md", puzzle),
         "curves": ("fedavg-on-cora.md", curves),
-        "leaderboard": ("leaderboard.md", boards),
+        "leaderboard": ("leaderboard.md", partial(boards, "fgl/nodes")),
+        "leaderboard of graphs": ("leaderboard.md", partial(boards, "fgl/graphs")),
+        "published": ("leaderboard.md", published),
     }
 
 
@@ -244,9 +246,9 @@ def curves() -> str:
     return table(("change", "method", *(f"round {at}" for at in AT_ROUNDS)), rows)
 
 
-def boards() -> str:
-    """The leaderboard of every place that was run, and what was not."""
-    study = shelf.entry(GUIDE, "fgl/nodes")
+def boards(name: str) -> str:
+    """The leaderboard of every place of a table that was run, and what was not."""
+    study = shelf.entry(GUIDE, name)
     plan, places = study.plan, dict.fromkeys(tuple(cell.place.values())[:-1] for cell in study.plan.cells())
     more = {name: kind.listing.leaves for name, kind in Method.known().items()}
     parts = []
@@ -258,6 +260,20 @@ def boards() -> str:
             if missing := [row.method for row in rows if not row.values]:
                 parts.append(f"Not run: {code(*missing)}.")
     return "\n\n".join(filter(None, (*parts, missing_runs(plan, study.results), _claims(study))))
+
+
+def published() -> str:
+    """Methods in FED-PUB's protocol, each beside the figure that was published for it."""
+    study = shelf.entry(GUIDE, "fgl/published")
+    rows = []
+    for cell in study.plan.cells():
+        if runs := study.results.runs(cell):
+            number = study.plan.published_value("accuracy", cell.place)
+            ours = statistics.fmean(figure_values(study.plan, runs, "accuracy"))
+            beside = ("", "") if number is None else (f"{number:.1f}", f"{ours - number:+.1f}")
+            rows.append((cell.place["data"], cell.place["method"], _spread(study, runs, "accuracy"), *beside, len(runs)))
+    shown = table(("data", "method", "ours", "published", "difference", "seeds"), [[*map(str, row)] for row in rows])
+    return "\n\n".join(filter(None, (shown, missing_runs(study.plan, study.results), _claims(study))))
 
 
 def _claims(study: ShelfEntry) -> str:
