@@ -99,6 +99,18 @@ def test_graphs_keep_their_ids() -> None:
     assert found.names["id"].to_pylist() == [0, 1, 2]
 
 
+def test_values_that_are_all_new_are_zeros_where_no_key_could_be_missing(tmp_path: Path) -> None:
+    encoding = encoding_of(tmp_path)
+    folder = graph_draft("new", partner=None).put("kind", ["z"] * 8, NODES).write(tmp_path / "new")
+    (found,) = new_parties(folder, encoding, None, 0, "node")
+    assert found.party.graph.x.to_dense()[:, 1:3].sum() == 0
+    what = "column 'kind' has a value that did not occur in training: all its features are 0"
+    assert any(what in note for note in found.notes)
+    (tmp_path / "some.key").write_bytes(b"a key of somebody, long enough for it")
+    with pytest.raises(IsthmusError, match="the model was trained without a key: leave the key out"):
+        new_parties(folder, encoding, tmp_path / "some.key", 0, "node")
+
+
 def test_keyed_categories_need_the_key(tmp_path: Path) -> None:
     key = b"a key of the parties, long enough"
     encoding = encoding_of(tmp_path, key)

@@ -95,7 +95,10 @@ def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | 
             f"'{encoding['molecules']}': make its party.toml say so"
         )
     known = Encoding.of_dict(encoding)
-    known.check_fit(contents, hashing)
+    keyed = encoding.get("keyed", True)
+    if not keyed and key is not None:
+        raise IsthmusError("the model was trained without a key: leave the key out")
+    known.check_fit(contents, hashing, keyed=keyed)
     party = build_party(contents, known, seed=0, train=0.0, val=0.0, hashing=hashing)
     notes = summarize_notes({party.name: known.notes(contents, hashing)})
     names = _own_names(party, level) if contents.database is not None and level == "pair" else contents.item_names

@@ -351,6 +351,40 @@ def test_each_graph_may_number_its_nodes_anew(tmp_path, source, number):
     assert contents.edge_index.equal(other.edge_index)
 
 
+def test_graphs_with_a_table_of_nodes_may_number_these_anew(tmp_path, source):
+    pins = {"circuit": list("aaabbb"), "pin": list("012012"), "volt": [1.0, 2.0, 3.0, 4.0, 5.0, 7.0]}
+    wires = {"circuit": list("aabbb"), "pin": list("01012"), "other": list("12120")}
+    given = {"columns": {**WIRED["columns"], "id": "pin"}}
+    contents, problems = create(tmp_path / "lab", source(pins, wires, CIRCUITS, **given))
+    other, _ = create(tmp_path / "other", source(None, WIRES, CIRCUITS, **WIRED))
+    assert contents.edge_index.equal(other.edge_index)
+    assert contents.batch.bincount().tolist() == [3, 3]
+    assert sum("ids stand in several graphs, such as '0'" in problem for problem in problems) == 1
+    del wires["circuit"]
+    with pytest.raises(
+        IsthmusError, match=r"stand in several graphs, such as '0': give each node .* a column 'circuit'"
+    ):
+        create(tmp_path / "none", source(pins, wires, CIRCUITS, **given))
+    assert not (tmp_path / "none").exists()
+
+
+def test_texts_that_may_be_lists_are_told_what_lists_need(tmp_path, source):
+    pins = {"pin": [*range(30)], "tags": [f"t{at};t{at + 1}" for at in range(30)], "state": ["on", "off"] * 15}
+    wires = {"pin": [0, 1], "other": [1, 2]}
+    columns = {"id": "pin", "label": "state", "source": "pin", "target": "other"}
+    with pytest.raises(
+        IsthmusError, match="'tags' has 30 different texts, most with ';': if they are lists, make them"
+    ):
+        create(tmp_path / "lab", source(pins, wires, columns=columns))
+
+
+def test_a_repeated_id_within_a_graph_stays_a_problem(tmp_path, source):
+    pins = {"circuit": list("aaabb"), "pin": ["a0", "a1", "a1", "b0", "b1"], "volt": [1.0, 2.0, 3.0, 4.0, 5.0]}
+    wires = {"circuit": ["a", "b"], "pin": ["a0", "b0"], "other": ["a1", "b1"]}
+    with pytest.raises(IsthmusError, match="column 'id' repeats an earlier id"):
+        create(tmp_path / "lab", source(pins, wires, CIRCUITS, columns={**WIRED["columns"], "id": "pin"}))
+
+
 @pytest.mark.parametrize(
     ("wires", "circuits", "options", "due"),
     [

@@ -70,7 +70,8 @@ class PartyFolders(PartyData):
         note = " ".join(filter(None, (_rows(contents), note, *_notes_on_columns(contents, columns, firsts, seconds))))
         labels = tuple(settings.labels or settings.tasks or ())
         known = Encoding(columns, {name: {**first[name], **second[name]} for name in columns}).to_dict()
-        encoding = {**known, "molecules": settings.smiles and settings.smiles.features}
+        keyed = self.key is not None
+        encoding = {**known, "molecules": settings.smiles and settings.smiles.features, "keyed": keyed}
         dated = isinstance(settings, DatabaseSettings) and bool(tables_with_moments(settings.tables))
         own = all(each.splits is not None for each in contents)
         if own:

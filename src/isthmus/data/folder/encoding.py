@@ -71,13 +71,17 @@ class Encoding:
             totals[name] = {key: torch.tensor(value, dtype=types[key]) for key, value in each.items()}
         return cls(columns, totals)
 
-    def check_fit(self, contents: Contents, hashing: Hashing = PLAIN) -> None:
-        """Refuse a party whose columns differ from those of this encoding."""
+    def check_fit(self, contents: Contents, hashing: Hashing = PLAIN, *, keyed: bool = True) -> None:
+        """Refuse a party whose columns differ from those of this encoding.
+
+        Arguments:
+            keyed: whether values may have been hashed with a key: values that are all new then tell that it is missing.
+        """
         name, found = contents.settings.name, contents.settings.feature_columns()
         if found != self.columns:
             raise IsthmusError(f"party '{name}': {_difference(self.columns, found)}")
         for each, column in found.items():
-            if column.has_keyed_totals:
+            if keyed and column.has_keyed_totals:
                 own = first_totals(each, column, contents, hashing)["ids"]
                 if own.numel() and not bool(torch.isin(own, self.totals[each]["ids"]).any()):
                     raise IsthmusError(

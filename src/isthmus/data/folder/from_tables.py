@@ -40,7 +40,14 @@ from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_like
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table, without_index
-from isthmus.data.folder.texts import form_of, number_notes, odd_texts, read_decimal_commas, spelling_notes
+from isthmus.data.folder.texts import (
+    form_of,
+    number_notes,
+    odd_texts,
+    read_decimal_commas,
+    separator_of,
+    spelling_notes,
+)
 from isthmus.data.folder.writing import MOLECULES, atomic_folder, check_free, write_table
 from isthmus.data.party import NAME_RULE
 from isthmus.errors import Errors, IsthmusError, did_you_mean
@@ -49,10 +56,6 @@ NAMELESS = re.compile(r"\s*|Unnamed: [0-9]+")
 """Names of the column in which pandas writes the index, in a file and when it reads the file again."""
 IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("source", "target")}
 """Columns of ids in each file."""
-EITHER = {False: ("owner",), True: ("graph",)}
-"""The further column of edges: the graph, if nodes are the ends of edges."""
-
-
 DISTANCES = {
     "m", "km", "cm", "mm", "metre", "metres", "meter", "meters", "kilometre", "kilometres", "kilometer", "kilometers",
     "mile", "miles", "feet", "distance", "distances", "dist", "length", "ms", "second", "seconds", "sec", "minute",
@@ -262,11 +265,12 @@ def _tables(
             "a party has nodes and edges: give both --nodes and --edges (whose table may have no rows), or --smiles"
         )
     items = {role: role for role in ("id", "label", "split")}
+    further = "owner" if source.graphs is None else "graph"
     sources: list[tuple[str, Path | None, dict[str, str]]] = [
         (MOLECULES, source.smiles, {"smiles": "smiles", **items}),
         (GRAPHS, source.graphs, {"graph": "id", "label": "label", "split": "split"}),
         (NODES, source.nodes, items if source.graphs is None else {"id": "id", "graph": "graph"}),
-        (EDGES, source.edges, {role: role for role in ("source", "target", "weight", *EITHER[from_edges])}),
+        (EDGES, source.edges, {role: role for role in ("source", "target", "weight", further)}),
     ]
     tables: dict[str, Any] = {}
     notes: list[Problem] = []
@@ -291,6 +295,8 @@ def _tables(
                 at = original.column_names.index(column)
                 original = original.set_column(at, column, original.column(at).cast(pa.float64()))
                 notes.append(Problem(path.name, what, severe=False))
+        if file == EDGES and not from_edges and source.columns.get("graph") not in original.column_names:
+            roles = {role: final for role, final in roles.items() if role != "graph"}
         table = None
         with errors.collected():
             table = _renamed(original, path, source, roles, errors)
@@ -319,17 +325,16 @@ def _tables(
             notes.append(Problem(path.name, f"{what}: if it is one, give 1 / {weight} in its place", severe=False))
         tables[file] = table.select(used)
     errors.check()
-    if from_edges:
-        tables[NODES], tables[EDGES], more = _nodes_of_edges(tables, source)
+    if source.graphs is not None:
+        if from_edges:
+            tables[NODES] = _nodes_of_edges(tables, source)
+        tables[NODES], tables[EDGES], more = _with_own_numbers(tables[NODES], tables[EDGES], source)
         notes += more
     return tables, notes
 
 
-def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[Any, Any, list[Problem]]:
-    """Return the ends of the edges as a table of nodes, the edges without the column of graphs, and notes.
-
-    A node is in one graph: if an id stands in several, each graph has a numbering of its own.
-    """
+def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> Any:
+    """Return the ends of the edges as a table of nodes."""
     edges, graphs = tables[EDGES], tables[GRAPHS]
     assert source.edges is not None
     assert source.graphs is not None
@@ -346,16 +351,6 @@ def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[An
     except pa.ArrowException as error:
         raise _error(f"{source.edges}: sources and targets are of different types: make them equal") from error
     nodes = nodes.group_by(["graph", "id"], use_threads=False).aggregate([])
-    counts = pc.value_counts(nodes.column("id"))
-    twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
-    notes = []
-    if len(twice):
-        for end in ("source", "target"):
-            edges = edges.set_column(edges.column_names.index(end), end, _within_graphs(known["graph"], known[end]))
-        within = _within_graphs(nodes.column("graph"), nodes.column("id"))
-        nodes = nodes.set_column(nodes.column_names.index("id"), "id", within)
-        what = f"ids stand in several graphs, such as '{twice[0]}', so each graph has nodes of its own: '{within[0]}'"
-        notes.append(Problem(source.edges.name, what, severe=False))
     ids = to_texts(graphs.column("id"))
     lack = ids.filter(pc.invert(pc.is_in(ids, to_texts(nodes.column("graph"))))).drop_null()
     if len(lack):
@@ -363,7 +358,35 @@ def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[An
             f"{source.graphs}: graphs without an edge in {source.edges.name} have no node: "
             f"{join_names(lack.to_pylist())}: remove them, or give all nodes with --nodes"
         )
-    return nodes, edges.drop_columns(["graph"]), notes
+    return nodes
+
+
+def _with_own_numbers(nodes: Any, edges: Any, source: SourceTables) -> tuple[Any, Any, list[Problem]]:
+    """Return the nodes and edges of graphs, these without the column of graphs, and notes.
+
+    A node is in one graph: if an id stands in several, each graph has a numbering of its own, and ids get its name.
+    """
+    if not {"graph", "id"} <= {*nodes.column_names} or not {"source", "target"} <= {*edges.column_names}:
+        return nodes, edges, []  # the check of the new folder says so
+    known = pa.table({name: blank_to_null(to_plain(nodes.column(name))) for name in ("graph", "id")})
+    counts = pc.value_counts(known.group_by(["graph", "id"], use_threads=False).aggregate([]).column("id"))
+    several = pc.and_(pc.greater(counts.field("counts"), 1), pc.is_valid(counts.field("values")))
+    twice = counts.filter(several).field("values")
+    notes = []
+    if len(twice):
+        table, what = source.edges, f"ids stand in several graphs, such as '{twice[0]}'"
+        assert table is not None
+        if "graph" not in edges.column_names:
+            column = source.columns.get("graph", "graph")
+            raise _error(f"{source.nodes}: {what}: give each node an id of its own, or {table} a column '{column}'")
+        of_edges = blank_to_null(to_plain(edges.column("graph")))
+        for end in ("source", "target"):
+            within = _within_graphs(of_edges, blank_to_null(to_plain(edges.column(end))))
+            edges = edges.set_column(edges.column_names.index(end), end, within)
+        within = _within_graphs(known.column("graph"), known.column("id"))
+        nodes = nodes.set_column(nodes.column_names.index("id"), "id", within)
+        notes.append(Problem(table.name, f"{what}, so each graph has nodes of its own: '{within[0]}'", severe=False))
+    return nodes, edges.drop_columns(["graph"]) if "graph" in edges.column_names else edges, notes
 
 
 def _within_graphs(graphs: Any, ids: Any) -> Any:
@@ -769,6 +792,11 @@ def _kind(name: str, values: Any, like_ids: bool) -> dict[str, Any]:
             raise _error(
                 f"column '{name}' has a different text in each row, and no column of ids is given: is it the id? "
                 f"--id {name} (if not, leave it out with --ignore {name}, and name the ids)"
+            )
+        if sign := separator_of(values):
+            raise _error(
+                f"column '{name}' has {different:,} different texts, most with '{sign}': if they are lists, make them "
+                f"lists in a Parquet file, which become bags; or leave it out with --ignore {name}"
             )
         raise _error(
             f"column '{name}' has {different:,} different texts, which look like names, not categories: leave it "

@@ -64,6 +64,16 @@ def form_of(values: Any) -> str:
     return ""
 
 
+def separator_of(values: Any) -> str:
+    """Return the sign that more than half of the texts have, as lists that were written as texts do; else nothing.
+
+    >>> separator_of(pa.array(["a;b", "b;c;d", "a"])), separator_of(pa.array(["a;b", "b", "c"]))
+    (';', '')
+    """
+    texts = to_texts(values)
+    return next((sign for sign in ";|" if 2 * _share(texts, f"[{sign}]") > 1), "")
+
+
 def odd_texts(values: Any) -> str:
     """Name the texts that are not numbers in a column where most are; nothing in any other column."""
     odd = _no_numbers(values)
