@@ -16,7 +16,7 @@ from isthmus.methods.training import LocalTraining
 from isthmus.nn.decoupled import Sgc
 from isthmus.nn.draws import seed_of, torch_seeded
 from isthmus.nn.encoders import Gcn
-from isthmus.nn.projected import Projected
+from isthmus.nn.masked import MASK
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 SGD = LocalTraining(epochs=4, optimizer="sgd", lr=0.3)
@@ -31,6 +31,9 @@ def built(dropout=0.0):
 def outputs(module, weights, graph, sigma):
     """W [h, z] + b, with h as the unchanged model's head reads it, and one node after another."""
     inputs = []
+    masks = {name.removesuffix(MASK): weight for name, weight in weights.items() if name.endswith(MASK)}
+    names = [name for name in weights if not name.endswith(MASK)]
+    weights = {name: weights[name] * masks.get(name.removesuffix(".weight"), 1) for name in names}
     own = {name.removeprefix("body."): weight for name, weight in weights.items() if ".linear." not in name}
     hook = module.linear.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     functional_call(module, own, (to_dense(graph.x), graph.edge_index))
@@ -61,7 +64,8 @@ def checked(parties, alpha=10.0, sigma=0.7, **options):
     method = FedAux(rounds=2, select="last", local=SGD, alpha=alpha, sigma=sigma, **options)
     found = run(method, module, parties)
     with torch_seeded(seed_of(SEED, "method")):
-        start = weights_of(Projected(module, sigma))
+        start = weights_of(method.extended(module))
+    mixed = [name for name in start if not name.endswith(MASK)]
     drawn = [call.parties for call in found.ledger.entries if call.action == "train"]
     theta = [dict(start) for _ in parties]
     for chosen in drawn:
@@ -74,7 +78,8 @@ def checked(parties, alpha=10.0, sigma=0.7, **options):
         for at in taking:
             shares = torch.stack([torch.exp(alpha * torch.cosine_similarity(a[at], a[j], dim=0)) for j in givers])
             shares = shares / shares.sum()
-            mixes[at] = {n: sum(c * theta[j][n] for c, j in zip(shares, givers, strict=True)) for n in start}
+            mix = {n: sum(c * theta[j][n] for c, j in zip(shares, givers, strict=True)) for n in mixed}
+            mixes[at] = {**theta[at], **mix}
         theta = [mixes.get(at, own) for at, own in enumerate(theta)]
     for at, party in enumerate(parties):
         assert_close(found.models["parties"][party.name], theta[at], within=1e-7)
@@ -98,6 +103,12 @@ def test_parties_without_training_or_test_nodes_or_edges_and_parties_that_are_no
     parties[3] = replace(parties[3], graph=lonely)
     checked(parties)
     checked(parties, fraction=0.6)
+
+
+def test_masks_stay_at_their_parties():
+    found = checked(make_node_parties(), masks=True)
+    own = found.models["parties"]
+    assert not torch.allclose(own["party-0"]["body.linear.linear.mask"], own["party-1"]["body.linear.linear.mask"])
 
 
 def test_a_large_alpha_leaves_each_its_own_model_and_zero_gives_all_one():

@@ -13,6 +13,7 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Coefficients
 from isthmus.methods.base import Listing
 from isthmus.methods.shared.mixing import Mixing, MixingSite, Told, by_cosine
+from isthmus.nn.masked import masked
 from isthmus.nn.projected import DIRECTION, Projected
 
 
@@ -32,7 +33,8 @@ class FedAux(Mixing):
 
     A linear layer on [h, z] replaces the model's head: the paper's model is `encoder = "gcn"` with `linear_head`. A
     party's time and memory grow with the square of its nodes. With `fan_out` or `clusters`, a training step smooths
-    over the nodes that it reads, evaluation over all. The public code projects by cosines instead of the paper's s_i.
+    over the nodes that it reads, evaluation over all. The public code projects by cosines instead of the paper's s_i,
+    and its model is FED-PUB's, whose weights are multiplied by masks that stay at the party: `masks`.
 
     The server reads each a_k and, as it makes one sum for each party, could read single models: such sums cannot be
     masked. The paper's experiments evaluate the model after local training: `evaluate_with = "trained"`.
@@ -50,9 +52,12 @@ class FedAux(Mixing):
     """How much parties prefer similar ones; 0 mixes all evenly."""
     sigma: float = Field(1.0, gt=0)
     """Distance on the line within which nodes count as near."""
+    masks: bool = False
+    """Multiply weights by a mask of each party's own, which is not mixed, as in the public code."""
 
     def extended(self, module: nn.Module) -> nn.Module:
-        return Projected(module, self.sigma)
+        extended = Projected(module, self.sigma)
+        return masked(extended) if self.masks else extended
 
     def check(self, module: nn.Module) -> None:
         try:

@@ -22,7 +22,7 @@ from isthmus.nn.layerwise import infer
 from isthmus.nn.masked import MASK, masked
 from isthmus.nn.per_party import Leaf, PerParty
 from isthmus.nn.products import per_row
-from isthmus.nn.weights import Weights, body_weights, initial_weights
+from isthmus.nn.weights import body_weights, initial_weights
 
 BLOCKS, NODES, JOINED = 5, 100, 0.1
 """The proxy graph: so many blocks of so many nodes; two nodes of a block are joined with this probability."""
@@ -106,9 +106,6 @@ class FedPub(Mixing):
                 self.alone.load({name: stack[at] for name, stack in stacks.items()})
                 h.append(infer(self.alone, self.proxy, embed=True)[1].mean(0))
             return {"embedding": torch.stack(h)}
-
-        def mixed(self) -> Weights:
-            return {name: stack for name, stack in self.model.stacks().items() if not name.endswith(MASK)}
 
         @cached_property
         def alone(self) -> PerParty:
