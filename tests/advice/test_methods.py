@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,16 +60,22 @@ def test_a_rare_class_brings_a_metric_and_weights() -> None:
     ]
 
 
+MORE: tuple[dict[str, Any], ...] = ({"shared": 3}, {"labelled": 0, "emd": None})
+"""What rules out methods for coupled graphs, whichever way edges run."""
+
+
 def test_edges_that_run_one_way_rule_methods_out_in_a_sentence() -> None:
     one_way = replace(NODES, crossing=9, directed=True)
     assert first(one_way) == ["fedavg", "fedgc"]
     assert one_way.one_way().endswith("make the folders again without --directed")
-    assert replace(NODES, crossing=9).one_way() == replace(NODES, directed=True).one_way() == ""
+    others = ({"crossing": 9}, {"directed": True}, *({"crossing": 9, "directed": True, **each} for each in MORE))
+    assert {replace(NODES, **each).one_way() for each in others} == {""}
 
 
-def test_labels_of_several_tasks_rule_out_methods_for_classes() -> None:
-    several = replace(NODES, classes=False, emd=None)
-    assert {name for advice in advised(several) for name in advice.methods if Method.named(name).for_classes} == set()
+def test_a_party_with_few_labels_may_be_idle() -> None:
+    (command,) = commands(replace(NODES, fewest=7), ["fedavg"], "p/")
+    assert command == "isthmus run --data p/ --method local,fedavg --unlabelled idle"
+    assert "idle" not in " ".join(commands(NODES, ["fedavg"], "p/"))
 
 
 def test_a_party_with_most_items_is_a_sentence() -> None:

@@ -55,5 +55,5 @@ def test_a_range_that_is_given_twice_is_refused(isthmus: Isthmus) -> None:
 
 
 def test_a_flag_that_only_run_has_is_suggested_as_a_setting(isthmus: Isthmus) -> None:
-    due = "unknown option '--hidden': did you mean --set model.hidden=8?"
-    assert due in isthmus("tune", "--hidden", "8").err
+    due = "unknown option '--split': did you mean --set partition.split=0.6,0.2,0.2?"
+    assert due in isthmus("tune", "--split", "0.6,0.2,0.2").err

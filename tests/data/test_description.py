@@ -23,6 +23,8 @@ def test_parties_without_test_or_validation_items_are_named_in_one_note() -> Non
         f"there is no item in any split at p0{due[len('there is no test item at p0 and no validation item at p0') :]}"
     )
     assert describe([idle, *lacking[1:]]).split_note == said
+    untrained = [replace(parties[0], train=none), *parties[1:]]
+    assert describe(untrained).split_note.startswith("there is no training item at p0")
     every = [replace(party, val=torch.zeros_like(party.val)) for party in parties]
     assert describe(every).split_note == ""  # a study without validation is meant so
 

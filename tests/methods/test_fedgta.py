@@ -10,13 +10,11 @@ from personal import run, weights_of
 from torch.nn import functional as F
 
 from helpers import CLASSES, FEATURES, assert_close, make_node_parties, plain_fit, plain_output
-from isthmus.errors import IsthmusError
 from isthmus.methods.fedgta import FedGTA
 from isthmus.methods.local import Local
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.decoupled import Gamlp
 from isthmus.nn.encoders import Gcn
-from isthmus.testing import check_method, small_parties
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 SGD = LocalTraining(epochs=3, optimizer="sgd", lr=0.5)
@@ -172,9 +170,3 @@ def test_similarity_is_not_transitive_and_untrained_parties_only_receive():
     assert found["b"] == pytest.approx({"a": 0.25, "b": 0.75, "c": 0.0})
     assert found["c"] == pytest.approx({"b": 1.0, "c": 0.0})
     assert found["d"].keys() == {"d", "a", "b", "c"} - {"d"}
-
-
-def test_labels_of_several_tasks_are_refused_in_one_line():
-    parties = small_parties("node", labels="multilabel")
-    with pytest.raises(IsthmusError, match="needs a classification task"):
-        check_method(FedGTA(rounds=1), parties, checks=["same_seed_same_result"])

@@ -79,5 +79,5 @@ def test_a_class_of_too_few_holders_has_no_prototype():
 
 
 def test_labels_of_several_tasks_are_refused_in_one_line():
-    with pytest.raises(IsthmusError, match="needs a classification task"):
+    with pytest.raises(IsthmusError, match="'fedproto' is for items of one class each"):
         check_method(FedProto(rounds=1), small_parties("graph", labels="multilabel"), checks=["same_seed_same_result"])

@@ -9,12 +9,10 @@ from personal import built, mean, run, weights_of
 
 from helpers import assert_close, make_parties, plain_optimizer
 from isthmus.data.party import Block, Cohort
-from isthmus.errors import IsthmusError
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgssl import FGSSL, class_contrast, divergence, view
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import Draws, draws_of
-from isthmus.study.run import run as run_methods
 from isthmus.testing import small_parties
 
 pytestmark = pytest.mark.usefixtures("double_precision")
@@ -161,8 +159,3 @@ def test_views_lack_about_as_many_edges_and_features_as_they_should():
     assert torch.equal(same.edge_index, block.edge_index)
     assert torch.equal(same.x.to_dense(), block.x.to_dense())
     assert math.isclose(float(view(block, 1.0, 1.0, draws).x.to_dense().abs().sum()), 0.0)
-
-
-def test_labels_must_be_classes():
-    with pytest.raises(IsthmusError, match="method 'fgssl' needs a classification task"):
-        run_methods("fgssl", small_parties("node", labels="multilabel"), rounds=1)

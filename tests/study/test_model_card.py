@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,10 @@ def test_a_card_says_what_classes_and_parties_have(tmp_path: Path) -> None:
     assert f"the mean macro F1 is {over['mean']:.3f}, and {worst}" in text
     name, first = next(iter(run.by_label.items()))
     assert f"\n| {name} | {first['items']:,.0f} | {first['recall']:.3f} | " in text
+    assert "On the test items, label by label:" in text
+    federated = model_card(replace(run, by_label={"a|b\nc": first}), results.study)
+    assert f"\n| a\\|b c | {first['recall']:.3f} | " in federated  # without the number of items
+    assert over["worst_party"] not in federated
     assert "the mean ± the standard deviation" not in text  # of one seed there is none
 
 

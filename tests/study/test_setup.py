@@ -96,6 +96,11 @@ def test_what_does_not_fit_is_refused(method: Method, parties: list[Party], task
 def test_parties_without_labels_are_counted() -> None:
     with pytest.raises(IsthmusError, match=r"party 'party-1' has no training label \(2 of 3 have none\)"):
         check_labelled(make_node_parties((5, 6, 7), untrained=(1, 2)))
+    held = make_node_parties((5, 6, 7), untrained=(1,))
+    none = torch.zeros_like(held[1].val)
+    for seen, remedy in ((none, "label more"), (~none, "the split drew all of its labels for validation and test")):
+        with pytest.raises(IsthmusError, match=remedy):
+            check_labelled([held[0], replace(held[1], val=seen, test=none), held[2]])
     check_labelled(make_node_parties((5, 6, 7)))
 
 

@@ -18,6 +18,8 @@ from isthmus.methods.base import Method
 
 LARGE = 0.5
 """The share of the items from which on one party of several has most of them."""
+FEW = 20
+"""Labelled items of a party below which a drawn split may leave it none to train on."""
 UNLIKE = 0.5
 """The earth mover's distance from which on parties' labels count as different; it is below 2."""
 
@@ -37,6 +39,7 @@ class Situation:
         largest: share of the items that the largest party has.
         typed: whether nodes are rows of several tables, which some methods refuse.
         directed: whether edges run one way only, which some refuse, too.
+        fewest: labelled items of the party that has the fewest; a drawn split may leave it none to train on.
     """
 
     parties: int
@@ -51,6 +54,7 @@ class Situation:
     largest: float = 0.0
     typed: bool = False
     directed: bool = False
+    fewest: int = FEW
 
     @classmethod
     def of(cls, counts: Sequence[Counts], shared: int | None = None) -> Situation:
@@ -75,6 +79,7 @@ class Situation:
             largest=max(each.items for each in counts) / max(1, sum(each.items for each in counts)),
             typed=any(each.typed for each in counts),
             directed=any(each.directed for each in counts),
+            fewest=min(each.labelled for each in counts),
         )
 
     def summary(self) -> str:
@@ -103,8 +108,8 @@ class Situation:
         )
 
     def one_way(self) -> str:
-        """A sentence on what edges that run one way rule out; empty if none cross, or they run both ways."""
-        if not self.directed or not self.crossing:
+        """A sentence on what edges that run one way rule out; empty if they, or nothing else, rule it out."""
+        if not (self.directed and self.crossing and self.labelled) or self.shared:
             return ""
         return (
             "methods for edges that cross between parties need edges that run both ways, and some of these run one "
@@ -269,7 +274,6 @@ def advised(situation: Situation) -> Iterator[Advice]:
     for row in sorted(ROWS, key=lambda row: row.wish):
         fit = [kind for kind in row.methods() if not (situation.shared and kind.disjoint)]
         fit = [kind for kind in fit if kind.typed or not situation.typed]
-        fit = [kind for kind in fit if situation.classes or not kind.for_classes]
         fit = [kind for kind in fit if not (kind.both_ways and situation.directed)]
         if fit and (why := row.why(situation)):
             why = "; ".join(filter(None, (why, row.caveat)))
@@ -301,6 +305,9 @@ def commands(situation: Situation, methods: Sequence[str], data: str) -> list[st
         without_labels = any(Method.named(name).unsupervised for name in names)
         listed = names if without_labels else dict.fromkeys([*alone, Method.default_name(), *names])
         rare = "" if without_labels else situation.rare_flags()
+        idle = "" if without_labels or situation.fewest >= FEW else "--unlabelled idle"
         more = more or ("--encoder hetero-sage" if situation.typed else "")
-        found.append(" ".join(["isthmus run --data", data, "--method", ",".join(listed), *filter(None, (more, rare))]))
+        found.append(
+            " ".join(["isthmus run --data", data, "--method", ",".join(listed), *filter(None, (more, rare, idle))])
+        )
     return found

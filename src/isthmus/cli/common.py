@@ -36,6 +36,8 @@ Ray = Annotated[
     ),
 ]
 
+Hidden = Annotated[int | None, typer.Option(help="Width of the encoder.")]
+Unlabelled = Annotated[str | None, typer.Option(help="Parties without training labels: error or idle.")]
 StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags override it.")]
 Protocol = Annotated[
     str | None,

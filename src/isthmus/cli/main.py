@@ -21,6 +21,7 @@ from isthmus.cli.common import (
     ON_SUBSET,
     Data,
     Encoder,
+    Hidden,
     Import,
     Json,
     MethodNames,
@@ -36,6 +37,7 @@ from isthmus.cli.common import (
     Settings,
     Split,
     StudyFile,
+    Unlabelled,
     connected,
     give_ray_a_value,
     read_study,
@@ -102,7 +104,7 @@ def run_command(
     split: Split = None,
     method: MethodNames = None,
     encoder: Encoder = None,
-    hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
+    hidden: Hidden = None,
     rounds: Rounds = None,
     metric: Metric = None,
     select_by: SelectBy = None,
@@ -114,7 +116,7 @@ def run_command(
         typer.Option(help="Values to compare, local.lr=0.01,0.1 or model.hidden=32,64; repeat for all combinations."),
     ] = None,
     import_: Import = None,
-    unlabelled: Annotated[str | None, typer.Option(help="Parties without training labels: error or idle.")] = None,
+    unlabelled: Unlabelled = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps.")] = None,
     wire: Annotated[bool, typer.Option("--wire", help="Send every payload as bytes; results are equal.")] = False,
     out: Annotated[Path | None, typer.Option(help="Result folder.")] = None,
@@ -282,7 +284,15 @@ def advise(
             for advice in found
         ]
         typer.echo(
-            json.dumps({"situation": asdict(situation), "rare_class": rare, "large_party": large, "advice": answers})
+            json.dumps(
+                {
+                    "situation": asdict(situation),
+                    "rare_class": rare,
+                    "large_party": large,
+                    "one_way": situation.one_way(),
+                    "advice": answers,
+                }
+            )
         )
         return
     typer.echo(situation.summary())

@@ -88,7 +88,7 @@ def new(
     id_: Annotated[str | None, typer.Option("--id", help="Column of the nodes' ids.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of labels; with --tables, TABLE.COLUMN.")] = None,
     split: Annotated[str | None, typer.Option(help="Column of train, val, test.")] = None,
-    graph: Annotated[str | None, typer.Option(help="Column of a node's graph; without --nodes, of an edge's.")] = None,
+    graph: Annotated[str | None, typer.Option(help="Column of a node's graph, and of an edge's.")] = None,
     source: Annotated[str | None, typer.Option(help="Column of an edge's source.")] = None,
     target: Annotated[str | None, typer.Option(help="Column of an edge's target.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column of an edge's weight.")] = None,

@@ -11,6 +11,7 @@ import typer
 from isthmus.cli.common import (
     Data,
     Encoder,
+    Hidden,
     Import,
     Json,
     MethodNames,
@@ -23,6 +24,7 @@ from isthmus.cli.common import (
     SelectBy,
     Settings,
     StudyFile,
+    Unlabelled,
     read_study,
     use_one_thread,
 )
@@ -37,11 +39,13 @@ def tune_command(
     parties: Parties = None,
     method: MethodNames = None,
     encoder: Encoder = None,
+    hidden: Hidden = None,
     rounds: Rounds = None,
     metric: Metric = None,
     select_by: SelectBy = None,
     seeds: Seeds = None,
     set_: Settings = None,
+    unlabelled: Unlabelled = None,
     import_: Import = None,
     range_: Annotated[
         list[str] | None,
@@ -59,7 +63,8 @@ def tune_command(
 
     whole = read_study(
         study, set_ or [], protocol=protocol, data=data, partition=partition, parties=parties, method=method,
-        encoder=encoder, rounds=rounds, seeds=seeds, metric=metric, select_by=select_by, imports=import_, range_=range_,
+        encoder=encoder, hidden=hidden, rounds=rounds, seeds=seeds, metric=metric, select_by=select_by,
+        unlabelled=unlabelled, imports=import_, range_=range_,
     )  # fmt: skip
     use_one_thread()
     try:

@@ -83,7 +83,7 @@ class CutDescription:
 
     @property
     def split_note(self) -> str:
-        """A sentence on parties that have no item in a split, no test item or none for validation; empty if all have.
+        """A sentence on parties that have no item in a split, or none to train, validate or test; empty if all have.
 
         It says if a party's score, and so perhaps the worst party's, rests on few test items.
         """
@@ -92,7 +92,7 @@ class CutDescription:
         lacks = [f"no item in any split at {few_names(idle)}"] if held and idle else []
         lacks += [
             f"no {name} item at {few_names(without)}"
-            for split, name in (("test", "test"), ("val", "validation"))
+            for split, name in (("train", "training"), ("test", "test"), ("val", "validation"))
             if 0 < len(without := [party.name for party in held if not getattr(party, split)]) < len(held)
         ]
         if not lacks:

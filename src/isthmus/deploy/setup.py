@@ -45,7 +45,7 @@ from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
 from isthmus.privacy.options import Privacy
 from isthmus.study.config import Study
-from isthmus.study.setup import with_options
+from isthmus.study.setup import check_kind, with_options
 from isthmus.tasks.base import Task
 
 if TYPE_CHECKING:  # it needs an extra
@@ -106,6 +106,7 @@ class Agreement:
             raise IsthmusError(f"task '{named.name}' needs all parties' graphs: run it as a study, with isthmus run")
         if named.level != due.level:
             raise IsthmusError(f"task '{named.name}' is for {named.level}s, the parties hold {due.level}s")
+        check_kind(named, due)
         return named.complete_from(due, self.labels)
 
     @property

@@ -13,8 +13,9 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Coefficients
 from isthmus.methods.base import Listing
 from isthmus.methods.shared.mixing import Mixing, MixingSite, Told, by_cosine
-from isthmus.nn.masked import masked
+from isthmus.nn.masked import masked, without_masks
 from isthmus.nn.projected import DIRECTION, Projected
+from isthmus.nn.weights import Weights
 
 
 class FedAux(Mixing):
@@ -70,6 +71,9 @@ class FedAux(Mixing):
 
     class AtParty(MixingSite):
         method: FedAux
+
+        def mixed(self) -> Weights:
+            return without_masks(self.model.stacks()) if self.method.masks else self.model.stacks()
 
         def describe(self) -> dict[str, Any]:
             return {"direction": next(own for name, own in self.model.stacks().items() if name.endswith(DIRECTION))}

@@ -19,10 +19,10 @@ from isthmus.methods.base import Listing
 from isthmus.methods.shared.mixing import Mixing, MixingSite, Told, by_cosine
 from isthmus.nn.draws import draws_of
 from isthmus.nn.layerwise import infer
-from isthmus.nn.masked import MASK, masked
+from isthmus.nn.masked import MASK, masked, without_masks
 from isthmus.nn.per_party import Leaf, PerParty
 from isthmus.nn.products import per_row
-from isthmus.nn.weights import body_weights, initial_weights
+from isthmus.nn.weights import Weights, body_weights, initial_weights
 
 BLOCKS, NODES, JOINED = 5, 100, 0.1
 """The proxy graph: so many blocks of so many nodes; two nodes of a block are joined with this probability."""
@@ -106,6 +106,9 @@ class FedPub(Mixing):
                 self.alone.load({name: stack[at] for name, stack in stacks.items()})
                 h.append(infer(self.alone, self.proxy, embed=True)[1].mean(0))
             return {"embedding": torch.stack(h)}
+
+        def mixed(self) -> Weights:
+            return without_masks(self.model.stacks())
 
         @cached_property
         def alone(self) -> PerParty:

@@ -14,6 +14,7 @@ from torch_geometric import nn as gnn
 from isthmus.nn.products import by_input
 from isthmus.nn.stacks import FirstLayer
 from isthmus.nn.twins import Bank, linear, twin
+from isthmus.nn.weights import Weights
 
 MASK = ".mask"
 """End of the names of masks."""
@@ -62,6 +63,11 @@ def masked(module: nn.Module, threshold: float = 0.0) -> nn.Module:
         layer.mask = nn.Parameter(torch.ones_like(layer.weight))
         layer.threshold = threshold
     return module
+
+
+def without_masks(weights: Weights) -> Weights:
+    """The weights of a masked model that are no masks."""
+    return {name: weight for name, weight in weights.items() if not name.endswith(MASK)}
 
 
 def used(layer: Any, mask: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def compare(*folders: Path | str) -> Comparison:
     if any(name.partition(".")[0] in ("data", "partition", "parties", "task", "data_seed") for name in differ):
         differ = [name for name in differ if not name.startswith(_CONTENT)]  # they say why
     for row in rows:
-        del row["own"], row["varied"], row["tables"]
+        del row["own"], row["varied"], row["tables"], row["ranked_by"]
         row["options"] = {name: row["options"][name] for name in differ if name in row["options"]}
     return Comparison(rows, differ)
 

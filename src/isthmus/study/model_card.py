@@ -13,6 +13,7 @@ from isthmus.result_files import DOSSIER
 from isthmus.study.loop import RunResult
 from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
+from isthmus.tasks.ranking import PRECISION_ERROR
 from isthmus.version import VERSION
 
 _BY = {
@@ -74,8 +75,8 @@ def model_card(
         *(metrics := list(_metrics(run, cut, summary))),
         "",
         *_explained(metrics),
-        *_over_parties(run),
-        *_by_label(run),
+        *_over_parties(run, cut),
+        *_by_label(run, cut),
         "## Limits",
         "",
         "- The figures hold for data like those of the parties. For others, test it on known labels first.",
@@ -173,25 +174,28 @@ def _explained(metrics: Sequence[str]) -> Iterator[str]:
     yield ""
 
 
-def _over_parties(run: RunResult) -> Iterator[str]:
+def _over_parties(run: RunResult, cut: CutDescription | None) -> Iterator[str]:
     over = run.over_parties.get(f"test_{run.metric}")
     if over is not None and over["parties"] > 1:
-        yield (
-            f"Over the parties, the mean {metric_of(run.metric).title} is {over['mean']:.3f}, and the worst "
-            f"{over['worst']:.3f}, of {over['worst_party']}."
-        )
+        who = f", of {over['worst_party']}" if cut is not None else ""
+        title = metric_of(run.metric).title
+        yield f"Over the parties, the mean {title} is {over['mean']:.3f}, and the worst {over['worst']:.3f}{who}."
         yield ""
 
 
-def _by_label(run: RunResult) -> Iterator[str]:
-    """A table of the figures of each class, or of each task."""
-    figures = list(dict.fromkeys(name for own in run.by_label.values() for name in own))
+def _by_label(run: RunResult, cut: CutDescription | None) -> Iterator[str]:
+    """A table of the figures of each class, or of each task; of a federation without numbers of items."""
+    hidden = (PRECISION_ERROR, *(("items",) if cut is None else ()))
+    figures = list(dict.fromkeys(name for own in run.by_label.values() for name in own if name not in hidden))
     if not figures:
         return
-    yield f"| {' | '.join(('label', *figures))} |"
+    yield "On the test items, label by label:"
+    yield ""
+    yield f"| {' | '.join(('label', *(metric_of(name).title for name in figures)))} |"
     yield f"| {' | '.join(('---', *('---:' for _ in figures)))} |"
     for label, own in run.by_label.items():
-        yield f"| {' | '.join((label, *(_figure(name, own.get(name)) for name in figures)))} |"
+        shown = " ".join(label.split()).replace("|", "\\|")
+        yield f"| {' | '.join((shown, *(_figure(name, own.get(name)) for name in figures)))} |"
     yield ""
 
 

@@ -102,10 +102,12 @@ def _yes_or_no_among_numbers(parties: Sequence[Party], cut: CutDescription) -> l
     labels = torch.cat([party.graph.y for party in parties])
     if labels.dim() < 2 or not labels.is_floating_point():
         return []
-    plain = ((labels == 0) | (labels == 1) | labels.isnan()).all(0).tolist()
-    if all(plain) or not any(plain):
+    no, yes = labels == 0, labels == 1
+    measured = ~(no | yes | labels.isnan()).all(0)
+    plain = (~measured & no.any(0) & yes.any(0)).nonzero().flatten().tolist()
+    if not plain or not bool(measured.any()):
         return []
-    names = few_names([cut.label(at) for at, only in enumerate(plain) if only])
+    names = few_names([cut.label(at) for at in plain])
     return [f"labels of {names} are 0 and 1, and are measured values here as others are: predict them in another study"]
 
 
@@ -141,6 +143,7 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription, known: int | No
         known: a class of which another note says that it is rare.
     """
     notes: dict[str, str] = {}
+    untold = 0
     items = _items_of_classes(cut)
     for at in rare_classes(items):
         lacks, nowhere = [], []
@@ -156,15 +159,18 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription, known: int | No
             share = f"is rare, {100 * items[at] / sum(items):.1f} % of the items, and " if at != known else ""
             rests = "what is said of it rests on the other parties" if not nowhere else "no score says anything of it"
             rests = "no round is chosen by it" if nowhere == ["validation"] else rests
+            untold += len(nowhere) == 2 or nowhere == ["test"]
             notes[cut.label(at)] = (
                 f"'{cut.label(at)}' {share}has {' and '.join(lacks)}: {rests}; "
                 "larger shares for validation and test (--split, or the tables' own column) may help"
             )
     if len(notes) <= NOTED_CLASSES:
         return list(notes.values())
+    nothing = f", and no score says anything of {untold} of them" if untold else ""
     return [
-        f"{len(notes)} of {len(items)} classes are rare, and some parties that hold them have no validation or no test "
-        f"item of them ({few_names(list(notes))}): what is said of them rests on few items"
+        f"{len(notes)} rare classes lack validation or test items at parties that hold them "
+        f"({few_names(list(notes))}): what is said of them rests on few items{nothing}; larger shares for validation "
+        "and test (--split, or the tables' own column) may help"
     ]
 
 

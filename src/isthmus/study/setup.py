@@ -168,9 +168,12 @@ def _may_link(parties: Sequence[Party]) -> bool:
 def check_labelled(parties: Sequence[Party]) -> None:
     """Refuse parties without training labels, which would take part without learning anything of their own."""
     if idle := without_training(parties):
+        first = next(party for party in parties if party.name == idle[0])
+        drawn = int((first.val | first.test).sum())
+        others = "the split drew all of its labels for validation and test, so give another seed or larger shares"
         raise IsthmusError(
             f"party '{idle[0]}' has no training label ({len(idle)} of {len(parties)} have none): "
-            "label more, use fewer parties, or let them take part without weight: "
+            f"{others if drawn else 'label more'}, use fewer parties, or let them take part without weight: "
             + format_option("unlabelled", "idle")
             + (", or learn without labels: set task.name = 'graph-clustering'" if parties[0].level == "graph" else "")
             + (", or ask for links: set task.name = 'link-prediction'" if _may_link(parties) else "")
@@ -212,10 +215,14 @@ def task_of(
     if named.level != parties[0].level:
         return named
     due = task_for(parties, named.outputs or classes)
-    of_one_kind = any(isinstance(due, kind) and isinstance(named, kind) for kind in (MultiTask, Classes, type(due)))
-    if not of_one_kind:
-        raise IsthmusError(f"task '{named.name}': the labels are those of '{due.name}'")
+    check_kind(named, due)
     return named.complete_from(due, labels)
+
+
+def check_kind(named: Task, due: Task) -> None:
+    """Refuse a task that is for labels of another kind than the task that the labels ask for."""
+    if not any(isinstance(due, kind) and isinstance(named, kind) for kind in (MultiTask, Classes, type(due))):
+        raise IsthmusError(f"task '{named.name}': the labels are those of '{due.name}'")
 
 
 def with_options(due: Task, options: Mapping[str, Any], labels: Sequence[str] = ()) -> Task:

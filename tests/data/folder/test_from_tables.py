@@ -378,6 +378,41 @@ def test_texts_that_may_be_lists_are_told_what_lists_need(tmp_path, source):
         create(tmp_path / "lab", source(pins, wires, columns=columns))
 
 
+def test_graphs_with_default_names_may_number_their_nodes_anew(tmp_path, source):
+    nodes = {"graph": list("aabb"), "id": [0, 1, 0, 1], "volt": [1.0, 2.0, 3.0, 4.0]}
+    edges = {"graph": list("ab"), "source": [0, 0], "target": [1, 1]}
+    graphs = {"graph": list("ab"), "label": ["works", "fails"]}
+    contents, _ = create(tmp_path / "lab", source(nodes, edges, graphs, columns={}))
+    assert contents.batch.bincount().tolist() == [2, 2]
+    with pytest.raises(IsthmusError, match=r"column 'graph' has no value in some row, .* name each edge's graph"):
+        create(tmp_path / "none", source(nodes, {**edges, "graph": ["a", None]}, graphs, columns={}))
+    with pytest.raises(IsthmusError, match="column 'graph' has no value"):
+        create(tmp_path / "none", source({**nodes, "graph": ["a", "a", "b", None]}, edges, graphs, columns={}))
+    with pytest.raises(IsthmusError, match="name the columns of an edge's ends with --source COLUMN"):
+        create(
+            tmp_path / "none",
+            source(nodes, {"graph": list("ab"), "from": [0, 0], "target": [1, 1]}, graphs, columns={}),
+        )
+
+
+@pytest.mark.parametrize(
+    ("column", "due"), [("id", "column 'id' .*whole numbers or texts"), ("graph", "'id' repeats an earlier id")]
+)
+def test_ids_of_graphs_that_are_no_ids_are_named(tmp_path, column, due):
+    nodes = {"graph": list("aabb"), "id": [0, 1, 0, 1], "volt": [1.0, 2.0, 3.0, 4.0]}
+    edges = {"graph": list("ab"), "source": [0, 0], "target": [1, 1]}
+    tables = {
+        "nodes": {**nodes, column: [[1]] * 4},
+        "edges": edges,
+        "graphs": {"graph": ["a", "b"], "label": ["x", "y"]},
+    }
+    for name, table in tables.items():
+        parquet.write_table(pa.table(table), tmp_path / f"{name}.parquet")
+    given = SourceTables(**{name: tmp_path / f"{name}.parquet" for name in tables})
+    with pytest.raises(IsthmusError, match=due):
+        create(tmp_path / "lab", given)
+
+
 def test_a_repeated_id_within_a_graph_stays_a_problem(tmp_path, source):
     pins = {"circuit": list("aaabb"), "pin": ["a0", "a1", "a1", "b0", "b1"], "volt": [1.0, 2.0, 3.0, 4.0, 5.0]}
     wires = {"circuit": ["a", "b"], "pin": ["a0", "b0"], "other": ["a1", "b1"]}

@@ -265,12 +265,12 @@ def _tables(
             "a party has nodes and edges: give both --nodes and --edges (whose table may have no rows), or --smiles"
         )
     items = {role: role for role in ("id", "label", "split")}
-    further = "owner" if source.graphs is None else "graph"
+    further = (*(() if from_edges else ("owner",)), *(() if source.graphs is None else ("graph",)))
     sources: list[tuple[str, Path | None, dict[str, str]]] = [
         (MOLECULES, source.smiles, {"smiles": "smiles", **items}),
         (GRAPHS, source.graphs, {"graph": "id", "label": "label", "split": "split"}),
         (NODES, source.nodes, items if source.graphs is None else {"id": "id", "graph": "graph"}),
-        (EDGES, source.edges, {role: role for role in ("source", "target", "weight", further)}),
+        (EDGES, source.edges, {role: role for role in ("source", "target", "weight", *further)}),
     ]
     tables: dict[str, Any] = {}
     notes: list[Problem] = []
@@ -295,7 +295,8 @@ def _tables(
                 at = original.column_names.index(column)
                 original = original.set_column(at, column, original.column(at).cast(pa.float64()))
                 notes.append(Problem(path.name, what, severe=False))
-        if file == EDGES and not from_edges and source.columns.get("graph") not in original.column_names:
+        has_graph = source.columns.get("graph", "graph") in original.column_names
+        if file == EDGES and not from_edges and not has_graph:
             roles = {role: final for role, final in roles.items() if role != "graph"}
         table = None
         with errors.collected():
@@ -366,9 +367,19 @@ def _with_own_numbers(nodes: Any, edges: Any, source: SourceTables) -> tuple[Any
 
     A node is in one graph: if an id stands in several, each graph has a numbering of its own, and ids get its name.
     """
-    if not {"graph", "id"} <= {*nodes.column_names} or not {"source", "target"} <= {*edges.column_names}:
+    ends = [each for each in ("source", "target", "graph") if each in edges.column_names]
+    of_edges = {name: blank_to_null(to_plain(edges.column(name))) for name in ends}
+    edges = edges.drop_columns(["graph"]) if "graph" in of_edges else edges
+    of_nodes = {
+        name: blank_to_null(to_plain(nodes.column(name))) for name in ("graph", "id") if name in nodes.column_names
+    }
+    if (
+        len(of_nodes) < 2
+        or not {"source", "target"} <= of_edges.keys()
+        or not all(map(_may_be_ids, (*of_nodes.values(), *of_edges.values())))
+    ):
         return nodes, edges, []  # the check of the new folder says so
-    known = pa.table({name: blank_to_null(to_plain(nodes.column(name))) for name in ("graph", "id")})
+    known = pa.table(of_nodes)
     counts = pc.value_counts(known.group_by(["graph", "id"], use_threads=False).aggregate([]).column("id"))
     several = pc.and_(pc.greater(counts.field("counts"), 1), pc.is_valid(counts.field("values")))
     twice = counts.filter(several).field("values")
@@ -376,17 +387,23 @@ def _with_own_numbers(nodes: Any, edges: Any, source: SourceTables) -> tuple[Any
     if len(twice):
         table, what = source.edges, f"ids stand in several graphs, such as '{twice[0]}'"
         assert table is not None
-        if "graph" not in edges.column_names:
-            column = source.columns.get("graph", "graph")
+        column = source.columns.get("graph", "graph")
+        if "graph" not in of_edges:
             raise _error(f"{source.nodes}: {what}: give each node an id of its own, or {table} a column '{column}'")
-        of_edges = blank_to_null(to_plain(edges.column("graph")))
+        if of_edges["graph"].null_count:
+            raise _error(f"{table}: column '{column}' has no value in some row, and {what}: name each edge's graph")
         for end in ("source", "target"):
-            within = _within_graphs(of_edges, blank_to_null(to_plain(edges.column(end))))
+            within = _within_graphs(of_edges["graph"], of_edges[end])
             edges = edges.set_column(edges.column_names.index(end), end, within)
         within = _within_graphs(known.column("graph"), known.column("id"))
+        within = pc.coalesce(within, to_texts(known.column("id")))  # the check of the new folder names a missing graph
         nodes = nodes.set_column(nodes.column_names.index("id"), "id", within)
         notes.append(Problem(table.name, f"{what}, so each graph has nodes of its own: '{within[0]}'", severe=False))
-    return nodes, edges.drop_columns(["graph"]) if "graph" in edges.column_names else edges, notes
+    return nodes, edges, notes
+
+
+def _may_be_ids(values: Any) -> bool:
+    return is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
 
 
 def _within_graphs(graphs: Any, ids: Any) -> Any:

@@ -20,7 +20,6 @@ from isthmus.federation.verbs import Coefficients, Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Learning, Method, Model, State
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.masked import MASK
 from isthmus.nn.weights import Weights
 
 log = logging.getLogger(__name__)
@@ -126,8 +125,8 @@ class MixingSite(Learning):
         return Answer({"weights": self.mixed(), "share": torch.ones(len(self.cohort), dtype=torch.float64)})
 
     def mixed(self) -> Weights:
-        """The weights that are mixed; masks stay at the party."""
-        return {name: stack for name, stack in self.model.stacks().items() if not name.endswith(MASK)}
+        """The weights that are mixed; all others stay at the party."""
+        return self.model.stacks()
 
     def deliver(self, name: str, mail: Mapping[str, Any]) -> None:
         """Take the mixes as the parties' models at once: the next delivery would replace them."""
