@@ -271,8 +271,9 @@ def published() -> str:
             number = study.plan.published_value("accuracy", cell.place)
             ours = statistics.fmean(figure_values(study.plan, runs, "accuracy"))
             beside = ("", "") if number is None else (f"{number:.1f}", f"{ours - number:+.1f}")
-            rows.append((cell.place["data"], cell.place["method"], _spread(study, runs, "accuracy"), *beside, len(runs)))
-    shown = table(("data", "method", "ours", "published", "difference", "seeds"), [[*map(str, row)] for row in rows])
+            shown = _spread(study, runs, "accuracy")
+            rows.append((cell.place["data"], cell.place["method"], shown, *beside, str(len(runs))))
+    shown = table(("data", "method", "ours", "published", "difference", "seeds"), rows)
     return "\n\n".join(filter(None, (shown, missing_runs(study.plan, study.results), _claims(study))))
 
 
