@@ -97,6 +97,30 @@ def test_a_first_layer_is_trained_where_the_model_falls_back():
         assert all(leaf.tensor.grad is not None and leaf.tensor.grad.any() for leaf in leaves if "lin" in leaf.name)
 
 
+@pytest.mark.parametrize("local", [{"epochs": 2}, {"epochs": 2, "batch_size": 4}], ids=["whole", "batches"])
+def test_a_model_found_to_run_one_by_one_reads_whole_blocks_from_its_first_step(local, monkeypatch):
+    """Side by side, layers leave out the rows that no training item needs; alone, a module gives every row."""
+    parties = make_parties("node", nodes=(60,))  # of several, a step that fails is tried again party by party
+    module, found = Gcn(hidden=8, dropout=0).build(FEATURES, CLASSES, "node"), {}
+    for way in ("side by side", "one by one"):
+        if way == "one by one":
+            monkeypatch.setattr("isthmus.nn.per_party._close", lambda a, b: a.dim() == 1)  # the reach's probe has a row
+        found[way] = Run(FedAvg(rounds=1, local=local), parties, task_for(parties), module).go().models["shared"]
+    for name, weight in found["side by side"].items():
+        torch.testing.assert_close(found["one by one"][name], weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e6])
+def test_rounding_of_large_features_does_not_look_like_mixing(scale):
+    parties = make_parties("node", nodes=(300, 300))
+    for at, party in enumerate(parties):
+        party.graph.x = scale * torch.rand(300, 400, generator=torch.Generator().manual_seed(at))
+    cohort = Cohort(parties)
+    model = per_party(Gcn(hidden=64).build(400, 40, "node"), 2)
+    model(cohort.block)
+    assert model.side_by_side
+
+
 @pytest.mark.parametrize("name", ["noisy", "gat-attention-dropout", "gcn"])
 def test_every_pass_draws_anew_from_a_partys_generator(name):
     module, cohort = build(name), Cohort(make_parties("node"))

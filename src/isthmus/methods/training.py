@@ -114,6 +114,7 @@ class Training(Optimizer):
         trains = (items > 0).tolist()
         if not any(trains):
             return torch.zeros(len(cohort), dtype=torch.long)
+        model.probe(cohort.block)  # it may find that the model reads whole blocks only
         plan = None if site.private is None or stays else site.private.items
         if plan is not None:
             if embed or read:
