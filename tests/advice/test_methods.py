@@ -72,6 +72,12 @@ def test_edges_that_run_one_way_rule_methods_out_in_a_sentence() -> None:
     assert {replace(NODES, **each).one_way() for each in others} == {""}
 
 
+def test_few_nodes_in_common_may_be_chance() -> None:
+    due = "only 5 of 1,000 nodes are at several parties: if their ids are equal by chance, make the folders again with"
+    assert replace(NODES, items=1000, shared=5).few_shared() == f"{due} --ids own"
+    assert {replace(NODES, items=1000, shared=shared).few_shared() for shared in (None, 0, 11)} == {""}
+
+
 def test_a_party_with_few_labels_may_be_idle() -> None:
     (command,) = commands(replace(NODES, fewest=7), ["fedavg"], "p/")
     assert command == "isthmus run --data p/ --method local,fedavg --unlabelled idle"

@@ -50,6 +50,14 @@ def test_no_crossing_edge_is_a_note(method: str) -> None:
         assert not any(note.startswith("fedavg is for") for note in notes)
 
 
+def test_no_node_in_common_is_a_note() -> None:
+    methods = [{"name": "fedgl", "rounds": 1}, {"name": "fedavg", "rounds": 1}]
+    data = {"name": "banks", "nodes": 120, "parties": 2}
+    for partition, noted in ({"name": "given"}, True), ({"name": "overlap", "proportions": [0.6, 0.7]}, False):
+        notes = results_of(data=data, partition=partition, methods=methods).notes
+        assert ("fedgl is for nodes that several parties hold, and these data have none" in notes) == noted
+
+
 def test_features_that_a_method_leaves_out_are_a_note() -> None:
     parties = [replace(party, structural=torch.tensor([0, 2])) for party in small_parties("graph")]
     notes = isthmus.run(["fgcl", "fedavg"], parties, rounds=1).notes

@@ -20,6 +20,8 @@ LARGE = 0.5
 """The share of the items from which on one party of several has most of them."""
 FEW = 20
 """Labelled items of a party below which a drawn split may leave it none to train on."""
+RARELY = 0.01
+"""The share of nodes up to which those that several parties hold may have equal ids by chance."""
 UNLIKE = 0.5
 """The earth mover's distance from which on parties' labels count as different; it is below 2."""
 
@@ -114,6 +116,15 @@ class Situation:
         return (
             "methods for edges that cross between parties need edges that run both ways, and some of these run one "
             "way: to compare such methods, make the folders again without --directed"
+        )
+
+    def few_shared(self) -> str:
+        """A sentence on nodes that several parties hold, where they are so few that ids may be equal by chance."""
+        if not self.shared or self.shared > RARELY * self.items:
+            return ""
+        return (
+            f"only {self.shared:,} of {self.items:,} nodes are at several parties: if their ids are equal by chance, "
+            "make the folders again with --ids own"
         )
 
     def rare_flags(self) -> str:

@@ -265,7 +265,7 @@ def advise(
     rare = situation.rare_class(labels.pop() if len(labels) == 1 and not files else ())
     if have_row_numbers(contents):
         typer.echo(f"note: {ROW_NUMBERS}", err=True)
-    large = situation.large_party()
+    large, one_way, few_shared = situation.large_party(), situation.one_way(), situation.few_shared()
     found = list(advised(situation))
     parents = {folder.parent for folder in party_folders} if not files and len(folders) > 1 else set()
     together = len(parents) == 1 and {*map(Path.resolve, find_folders(*parents))} == {*party_folders}
@@ -289,14 +289,15 @@ def advise(
                     "situation": asdict(situation),
                     "rare_class": rare,
                     "large_party": large,
-                    "one_way": situation.one_way(),
+                    "one_way": one_way,
+                    "few_shared": few_shared,
                     "advice": answers,
                 }
             )
         )
         return
     typer.echo(situation.summary())
-    for line in filter(None, (large, situation.one_way(), rare)):
+    for line in filter(None, (large, one_way, few_shared, rare)):
         typer.echo(line)
     for advice in found:
         names = ", ".join(advice.methods)

@@ -162,6 +162,8 @@ class Method(Registered):
     """Whether it is for items that have one class each."""
     for_crossing: ClassVar[bool] = False
     """Whether it gains from edges that cross between parties, and from nothing else."""
+    for_shared: ClassVar[bool] = False
+    """Whether it gains from nodes that several parties hold, and from nothing else."""
     encoder: ClassVar[str] = "gcn"
     """An encoder that it can train; one that needs another than a GCN says so, for checks and examples."""
     unsupervised: ClassVar[bool] = False

@@ -70,6 +70,7 @@ class FedGL(FedAvg):
     nouns: ClassVar[Mapping[str, str]] = {"embedding": "class scores", "probability": "class probabilities"}
     listing: ClassVar[Listing] = Listing("overlap", 1, "predictions and embeddings of nodes, in sums by node")
     levels: ClassVar[tuple[Level, ...]] = ("node",)
+    for_shared: ClassVar[bool] = True
 
     weighting: Weighting = "size"
     """What weights and predictions of a party are weighted by: all its nodes (as in the paper), its training nodes, or

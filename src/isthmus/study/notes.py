@@ -60,8 +60,11 @@ def data_notes(
     if len(parties) == 1 and (names := [method.label for method in methods if method.role == "federated"]):
         notes.append(f"there is one party, so nothing is federated: its data alone train {', '.join(names)}")
     for method in methods:
-        if method.for_crossing and cut.level == "node" and len(cut.parties) > 1 and not cut.cross:
+        several = cut.level == "node" and len(cut.parties) > 1
+        if several and method.for_crossing and not cut.cross:
             notes.append(f"{method.label} is for edges that cross between parties, and these data have none")
+        if several and method.for_shared and not any(party.shared for party in cut.parties):
+            notes.append(f"{method.label} is for nodes that several parties hold, and these data have none")
         notes += [f"{method.label} {each}" for each in method.left_out(parties)]
         if parties[0].edge_width and not method.typed:
             notes.append(f"{method.label} leaves out the {parties[0].edge_width} features of edges (edge_attr)")
@@ -88,7 +91,7 @@ def _far_from_one(parties: Sequence[Party]) -> list[str]:
     known = labels[~labels.isnan()] if labels.is_floating_point() else labels[:0]
     if known.numel() < 2 or bool(((known == 0) | (known == 1)).all()):
         return []
-    size = float(known.square().mean().sqrt())
+    size = float(known.abs().mean())
     if 0.1 <= size <= 10:
         return []
     return [

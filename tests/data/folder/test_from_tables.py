@@ -1041,9 +1041,13 @@ def test_texts_that_are_probably_mistakes_are_notes(tmp_path, source):
     ]
 
 
-def test_a_text_among_many_numbers_is_named(tmp_path, source):
-    table = accounts(balance=[*(f"{at}.5e-{at}" for at in range(COUNT - 1)), "noon"])
-    with pytest.raises(IsthmusError, match=r"column 'balance': 23 of 24 values are numbers, but not 'noon': correct"):
+@pytest.mark.parametrize(
+    ("odd", "due"),
+    [(["noon"], "23 of 24 values are numbers, but not 'noon'"), (["-", "n/a"] * 4, "16 of 24 .* '-', 'n/a'")],
+)
+def test_a_text_among_many_numbers_is_named(tmp_path, source, odd, due):
+    table = accounts(balance=[*(f"{at}.5e-{at}" for at in range(COUNT - len(odd))), *odd])
+    with pytest.raises(IsthmusError, match=f"column 'balance': {due}.*: correct them"):
         create_folder(tmp_path / "north", source(table, transfers()))
 
 
@@ -1155,6 +1159,9 @@ def test_columns_may_be_separated_by_semicolons_and_other_encodings_are_named(tm
         with pytest.raises(
             IsthmusError, match=r"nodes.csv is not UTF-8: save it as UTF-8, or iconv -f latin1 -t utf-8"
         ):
+            create(tmp_path / "south", origin)
+        origin.nodes.write_text(text, encoding="utf-16")
+        with pytest.raises(IsthmusError, match=r"nodes.csv is not UTF-8: save it as UTF-8, or iconv -f utf-16 -t"):
             create(tmp_path / "south", origin)
 
 

@@ -259,7 +259,8 @@ def test_shared_node_with_a_split_at_one_party_only_is_reported(tmp_path):
 def test_differing_labels_of_a_node_are_a_note(tmp_path):
     one, two = graph_draft("a", None).without("split"), graph_draft("b", None, 6).without("split")
     two = two.put("label", ["low", "low", *["low"] * 6])  # node 7 is 'high' at the other
-    what = "note: nodes.parquet, row {}: has another label at another party"
+    what = "note: nodes.parquet, row {}: has another label at another party (if ids are equal by chance: "
+    what += "isthmus party new --ids own, at all)"
     assert reports(write(tmp_path, one, two)) == {"a": [what.format(8)], "b": [what.format(2)]}
     unknown = two.put("label", [None, None, *["low"] * 6])
     assert reports(write(tmp_path, one, unknown)) == {"a": [], "b": []}

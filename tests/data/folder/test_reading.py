@@ -462,6 +462,20 @@ def test_reverse_of_a_directed_edge_is_no_repeat(tmp_path):
     assert report(draft, tmp_path) == ["note: edges.parquet, row 3: repeats an earlier edge: both count"]
 
 
+def test_repeated_edges_across_the_border_are_noted_with_those_within(tmp_path):
+    rows = [(0, 1, None), (2, 100, "south"), (2, 100, "south"), (100, 2, "south"), (1, 0, None), (3, 100, "south")]
+    for directed, due in ((False, "rows 3, 4, 5"), (True, "row 7")):
+        more = [(100, 2, "south")] if directed else []
+        draft = edges_of(graph_draft().with_settings(directed=directed), *rows, *more)
+        note = f"note: edges.parquet, {due}: repeats an earlier edge: both count"
+        assert report(draft, tmp_path / str(directed)) == [note]
+
+
+def test_equal_ids_at_two_parties_are_two_ends(tmp_path):
+    draft = graph_draft().with_settings(partners=["south", "west"])
+    assert report(edges_of(draft, (2, 100, "south"), (2, 100, "west")), tmp_path) == []
+
+
 def test_nothing_to_train_on_is_a_note(tmp_path):
     draft = alone().without("label").without("split")
     assert report(draft, tmp_path / "a") == [

@@ -26,6 +26,8 @@ from isthmus.data.mapped import Arrays, Series, repeats
 from isthmus.data.party import Border
 
 COLUMNS = ("source", "target", "weight", "owner")
+APART = 0x1E3779B97F4A7C15
+"""Times the number of a party, added to the numbers of its nodes, so that equal ids of two parties differ."""
 ROWS = 1 << 21
 """Rows of edges in a block: each block looks its ends up among all ids, which costs as much as the ids are many."""
 
@@ -166,14 +168,15 @@ class EdgeChecker(Checker):
         self.add(*at_rows(EDGES, "the edge joins nodes of two graphs: remove it", across))
 
     def _note_repeats(self, inner: _Within, border: _Across, nodes: int) -> None:
-        repeated = inner.repeats(nodes)
-        if not repeated.size:
+        repeated, across = inner.repeats(nodes), border.repeats(nodes)
+        if not repeated.size + across.size:
             return
         others = border.rows_not_within()
         first = repeated[:MAX_LISTED]
         rows = first + np.searchsorted(others - np.arange(others.size), first, side="right") + 1
-        what = "repeats an earlier edge: both count"
-        self.add(Problem(EDGES, what, tuple(rows.tolist()), int(repeated.size), severe=False, minor=True))
+        listed = np.sort(np.concatenate([rows, across[:MAX_LISTED]]))[:MAX_LISTED]
+        what, count = "repeats an earlier edge: both count", int(repeated.size + across.size)
+        self.add(Problem(EDGES, what, tuple(listed.tolist()), count, severe=False, minor=True))
 
 
 class _Weights:
@@ -260,6 +263,27 @@ class _Across:
             self.series[name].append(values)
         if edges.weight is not None:
             self.weights.append(edges.weight[rows])
+
+    def repeats(self, nodes: int) -> Positions:
+        """Return the rows, from 1, of the edges that are equal to an earlier one."""
+        ends = [np.unique(block) for block in self._outer_ends()]
+        known = np.unique(np.concatenate(ends)) if ends else np.empty(0, np.int64)
+        counts = np.zeros(max(nodes, known.size), dtype=np.int64)
+        for inner in self.series["inner"].blocks():
+            counts += np.bincount(inner, minlength=counts.size)
+        found = repeats(
+            lambda: (
+                (inner, np.searchsorted(known, outer))
+                for inner, outer in zip(self.series["inner"].blocks(), self._outer_ends(), strict=True)
+            ),
+            counts,
+        )
+        return self.series["row"].array()[found]
+
+    def _outer_ends(self) -> Iterator[Positions]:
+        """Yield the nodes at the other side in blocks, as numbers that also tell parties with the same ids apart."""
+        for outer, owner in zip(self.series["outer"].blocks(), self.series["owner"].blocks(), strict=True):
+            yield outer + owner * APART
 
     def rows_not_within(self) -> Positions:
         return self.others.array()

@@ -801,7 +801,7 @@ def _kind(name: str, values: Any, like_ids: bool) -> dict[str, Any]:
         )
     different = count_distinct(values)
     if different > MAX_CATEGORIES or looks_like_names(values):
-        if odd := odd_texts(values):
+        if odd := odd_texts(values, least=0.5):
             raise _error(f"column '{name}': {odd}: correct them, or leave the column out with --ignore {name}")
         if form := form_of(values):
             raise _error(f"column '{name}' looks like {form}, or leave the column out with --ignore {name}")

@@ -165,26 +165,27 @@ def unreadable(path: Path, error: Exception) -> Unreadable:
     """Return the error that a file cannot be read."""
     if isinstance(error, FileNotFoundError):
         return Unreadable(f"{path} does not exist")
-    if path.suffix.lower() in TEXTS and not _is_utf8(path):
+    if path.suffix.lower() in TEXTS and (coding := _other_coding(path)):
         name = printable(path.name)
-        return Unreadable(f"{path} is not UTF-8: save it as UTF-8, or iconv -f latin1 -t utf-8 {name} > new-{name}")
+        return Unreadable(f"{path} is not UTF-8: save it as UTF-8, or iconv -f {coding} -t utf-8 {name} > new-{name}")
     reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200] or type(error).__name__
     return Unreadable(f"cannot read {path}: {reason}")
 
 
-def _is_utf8(path: Path) -> bool:
-    """Whether all bytes of a file are UTF-8; a file that cannot be read counts as if they were."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
+def _other_coding(path: Path) -> str:
+    """How a text file that is not UTF-8 is probably written, as `iconv` names it; nothing for UTF-8, or unreadable."""
+    decoder, head = codecs.getincrementaldecoder("utf-8")(), b""
     try:
         with path.open("rb") as file:
             while block := file.read(HEAD):
+                head = head or block
                 decoder.decode(block)
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
-        return False
+        return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "latin1"
     except OSError:
-        return True
-    return True
+        pass
+    return ""
 
 
 def _read_csv(path: Path, as_text: Collection[str], within: Path | None) -> Any:

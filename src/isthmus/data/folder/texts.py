@@ -74,11 +74,11 @@ def separator_of(values: Any) -> str:
     return next((sign for sign in ";|" if 2 * _share(texts, f"[{sign}]") > 1), "")
 
 
-def odd_texts(values: Any) -> str:
-    """Name the texts that are not numbers in a column where most are; nothing in any other column."""
+def odd_texts(values: Any, least: float = MOST) -> str:
+    """Name the texts that are not numbers in a column where at least this share are; nothing in any other column."""
     odd = _no_numbers(values)
     numbers = len(values) - values.null_count - len(odd)
-    if not len(odd) or numbers < MOST * (numbers + len(odd)):
+    if not len(odd) or numbers < least * (numbers + len(odd)):
         return ""
     shown = join_names(repr(each) for each in pc.unique(odd).to_pylist())
     return f"{numbers:,} of {numbers + len(odd):,} values are numbers, but not {shown}"
