@@ -221,8 +221,8 @@ def puzzle() -> str:
         for method in ("fedavg", "local"):
             runs = cells.get((change, method), [])
             number = study.plan.published_value("accuracy", {"change": change, "method": method})
-            shown += [_spread(study, runs, "accuracy"), "" if number is None else f"{number:.1f}"]
-        worst = _spread(study, cells.get((change, "fedavg"), []), "worst")
+            shown += [_spread(figure_values(study.plan, runs, "accuracy")), "" if number is None else f"{number:.1f}"]
+        worst = _spread(figure_values(study.plan, cells.get((change, "fedavg"), []), "worst"))
         rows.append((change, *shown, worst, str(len(cells.get((change, "fedavg"), [])))))
     head = ("change", "FedAvg", "published", "alone", "published", "FedAvg, worst party", "seeds")
     return "\n\n".join(filter(None, (table(head, rows), missing_runs(study.plan, study.results), _claims(study))))
@@ -269,10 +269,9 @@ def published() -> str:
     for cell in study.plan.cells():
         if runs := study.results.runs(cell):
             number = study.plan.published_value("accuracy", cell.place)
-            ours = statistics.fmean(figure_values(study.plan, runs, "accuracy"))
-            beside = ("", "") if number is None else (f"{number:.1f}", f"{ours - number:+.1f}")
-            shown = _spread(study, runs, "accuracy")
-            rows.append((cell.place["data"], cell.place["method"], shown, *beside, str(len(runs))))
+            values = figure_values(study.plan, runs, "accuracy")
+            beside = ("", "") if number is None else (f"{number:.1f}", f"{statistics.fmean(values) - number:+.1f}")
+            rows.append((cell.place["data"], cell.place["method"], _spread(values), *beside, str(len(runs))))
     shown = table(("data", "method", "ours", "published", "difference", "seeds"), rows)
     return "\n\n".join(filter(None, (shown, missing_runs(study.plan, study.results), _claims(study))))
 
@@ -282,8 +281,7 @@ def _claims(study: ShelfEntry) -> str:
     return "\n".join(f"- {verdict_text(each)}" for each in judged)
 
 
-def _spread(study: ShelfEntry, runs: Runs, figure: str) -> str:
-    values = figure_values(study.plan, runs, figure)
+def _spread(values: Sequence[float]) -> str:
     deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.1f}{deviation}" if values else ""
 

@@ -162,7 +162,7 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription, known: int | No
             share = f"is rare, {100 * items[at] / sum(items):.1f} % of the items, and " if at != known else ""
             rests = "what is said of it rests on the other parties" if not nowhere else "no score says anything of it"
             rests = "no round is chosen by it" if nowhere == ["validation"] else rests
-            untold += len(nowhere) == 2 or nowhere == ["test"]
+            untold += "test" in nowhere
             notes[cut.label(at)] = (
                 f"'{cut.label(at)}' {share}has {' and '.join(lacks)}: {rests}; "
                 "larger shares for validation and test (--split, or the tables' own column) may help"
