@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from isthmus.data.folder import table
+from isthmus.data.folder.columns import Number
 from isthmus.data.folder.reading import check_folder
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
@@ -460,6 +461,24 @@ def test_folder_with_notes_is_usable(tmp_path):
 def test_reverse_of_a_directed_edge_is_no_repeat(tmp_path):
     draft = edges_of(alone().with_settings(directed=True), (0, 1), (1, 0), (0, 1))
     assert report(draft, tmp_path) == ["note: edges.parquet, row 3: repeats an earlier edge: both count"]
+
+
+def test_a_number_far_from_all_others_is_a_note(tmp_path):
+    """No row count decides, nor is a column of zeros but for one number a mistake."""
+    for count in (20, 20_000):
+        ages = [*(30.0 + at % 7 for at in range(count - 1)), 9999.0]
+        (note,) = Number().check("age", pa.table({"age": ages}), NODES)
+        what = "column 'age' is 9,999, beside which the others are alike once scaled: is it right?"
+        assert (str(note), note.severe) == (f"nodes.parquet, row {count}: {what}", False)
+        for fine in (
+            [0.0] * (count - 1) + [1.0],
+            [*ages[:-1], 60.0],
+            [*ages[:-1], NAN],
+            np.exp(np.arange(count) / count * 9),
+        ):
+            missing = Number(missing="mean").check("age", pa.table({"age": fine}), NODES)
+            assert not any("beside which" in str(each) for each in missing)
+        assert not list(Number(scale="none").check("age", pa.table({"age": ages}), NODES))
 
 
 def test_repeated_edges_across_the_border_are_noted_with_those_within(tmp_path):

@@ -48,6 +48,8 @@ MAX_DENSE = 100
 """A category with more values than this is encoded as a sparse matrix."""
 FILL_IN = 'fill it in, or declare missing = "mean" before training'
 """What to do about a missing value."""
+FAR_OUT, MIN_OTHERS = 200.0, 10
+"""Standard deviations of at least so many other numbers from which on a single one is noted."""
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number in a column."""
 MAX_WIDTH = 1 << 24
@@ -134,6 +136,11 @@ class Number(Column):
         severe = self.missing == "error"
         then = FILL_IN if severe else "the mean over all parties is used"
         yield from at_rows(file, f"column '{column}' has no value: {then}", np.isnan(numbers), severe=severe)
+        if self.scale == "standard" and (at := _far_out(numbers)) is not None:
+            far = (
+                f"column '{column}' is {numbers[at]:,.6g}, beside which the others are alike once scaled: is it right?"
+            )
+            yield from at_rows(file, far, np.arange(numbers.size) == at, severe=False)
 
     def has_totals(self, step: Literal["first", "second"]) -> bool:
         return self.scale != "none" or (step == "first" and self.missing != "error")
@@ -408,6 +415,16 @@ def looks_like_names(values: Any) -> bool:
     """Whether there are many values, and more of them than half of the rows."""
     different = count_distinct(values)
     return different > MIN_NAMES and different * 2 > len(values) - values.null_count
+
+
+def _far_out(numbers: Floats) -> int | None:
+    """The position of a number that is very far from all others, compared with how far these are apart."""
+    known = np.flatnonzero(np.isfinite(numbers))
+    if known.size < MIN_OTHERS:
+        return None
+    at = known[np.abs(numbers[known] - numbers[known].mean()).argmax()]
+    others = numbers[known[known != at]]
+    return int(at) if 0 < FAR_OUT * others.std() < abs(numbers[at] - others.mean()) else None
 
 
 def _finite(numbers: Floats) -> Floats:
