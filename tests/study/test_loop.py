@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +35,7 @@ from isthmus.study.loop import Run, RunResult, over_parties
 from isthmus.study.setup import module_for, task_for
 from isthmus.tasks.classification import NodeClassification
 from isthmus.tasks.regression import NodeRegression
+from isthmus.testing import Subject, small_parties
 
 
 class Scripted(Method):
@@ -495,3 +498,24 @@ def test_a_server_side_that_yields_nothing_is_one_line() -> None:
     party = make_node_parties((6,))[0]
     with pytest.raises(IsthmusError, match="its server side yields nothing: yield state every round"):
         Run(Silent(rounds=1), [party], NodeClassification(classes=2), GCNConv(16, 2)).go()
+
+
+# ---- what stays
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("name", Method.known())
+def test_a_finished_run_frees_its_data_at_once(name: str) -> None:
+    """Without a collection of cycles, which may be far off: big tensors are few objects."""
+    kind = Method.named(name)
+    rounds = {"rounds": 1} if "rounds" in kind.model_fields else {}
+    subject = Subject(kind.read(rounds, name), small_parties(kind.levels[0]), Encoder.named(kind.encoder)(hidden=4))
+    run = subject.run()
+    run.go()
+    data = [weakref.ref(run), weakref.ref(run.transport)]
+    gc.disable()
+    try:
+        del run, subject
+        assert [each() for each in data] == [None, None]
+    finally:
+        gc.enable()

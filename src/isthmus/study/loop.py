@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -217,14 +218,17 @@ class Run:
             seed=seed,
             quorum=method.quorum,
             everyone=method.everyone,
-            clock=lambda: int(self.state.round),
-            watch={"evaluate": self._watch} if parties and method.role != "pooled" else None,
-            checks=None if self.held_back else {"evaluate": self._check_counts},
+            clock=_weak(self._round),
+            watch={"evaluate": _weak(self._watch)} if parties and method.role != "pooled" else None,
+            checks=None if self.held_back else {"evaluate": _weak(self._check_counts)},
             bounds={name: each.binding.bounds for name, each in method.site_type().actions().items()},
             aggregation=method.aggregation(),
             tell_round=method.follows_rounds(),
             private=self.private,
         )
+
+    def _round(self) -> int:
+        return int(self.state.round)
 
     def go(self) -> RunResult:
         """Run to the end, from the checkpoint if it exists. Lost parties start again, if they can, and so do rounds."""
@@ -534,6 +538,16 @@ class Run:
         self.history = [(int(at), str(name), float(value)) for at, name, value in saved["history"]]
         self.federation.ledger.restore(saved["ledger"])
         self.federation.restore(saved["sites"])
+
+
+def _weak(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A bound method that does not keep its object: with it, a run and its data would stay until a collection."""
+    held = weakref.WeakMethod(method)
+
+    def call(*given: Any) -> Any:
+        return held()(*given)  # type: ignore[misc]
+
+    return call
 
 
 def previous_of(checkpoint: Path) -> Path:
