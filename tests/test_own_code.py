@@ -14,10 +14,13 @@ import pytest
 from torch_geometric.nn import GraphSAGE
 
 from isthmus import own_code
+from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.encoders import Encoder
+from isthmus.options import Registered
+from isthmus.study.config import Study
 
 ENCODER = """
 from isthmus.nn.encoders import Gcn
@@ -126,10 +129,27 @@ def test_the_source_hash_is_that_of_the_file(tmp_path: Path) -> None:
     assert own_code.source_hash(len) == ""
 
 
-def test_a_package_brings_encoders_by_entry_points(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        (Encoder, "isthmus.nn.encoders:Gcn"),
+        (Method, "isthmus.methods.fedavg:FedAvg"),
+        (DataSet, "isthmus.data.datasets.banks:Banks"),
+    ],
+)
+def test_a_package_brings_its_own_by_entry_points(tmp_path: Path, kind: type[Registered], base: str) -> None:
+    module, name = base.split(":")
+    code = f"from {module} import {name}\n\nclass Third({name}):\n    name = 'third'\n"
+    installed(tmp_path, "own_pack", code, f"[{kind.entry_points}]\nthird = own_pack:Third\n")
+    assert own_code.identify([kind.named("third")])["own_pack:Third"]["package"] == "own_pack 1.2"
+
+
+def test_a_federation_takes_what_an_installed_package_brings(tmp_path: Path) -> None:
+    study = {"model": {"encoder": "third"}, "methods": [{"name": "fedavg"}]}
+    with pytest.raises(IsthmusError, match="unknown encoder 'third'"):
+        Study.of_federation(study)
     installed(tmp_path, "own_pack", ENCODER.format(name="third"), "[isthmus.encoders]\nthird = own_pack:Third\n")
-    found = Encoder.named("third")
-    assert own_code.identify([found])["own_pack:Third"]["package"] == "own_pack 1.2"
+    assert Study.of_federation(study).encoder().name == "third"
 
 
 def test_a_package_that_fails_is_named_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,13 +8,17 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PAPERS = ROOT / "benchmarks" / "papers"
 SHORT = ROOT / "tests" / "docs" / "short.py"
+FIRST_PAGES = [f"docs/{name}.md" for name in ("start", "folders", "studies", "tuning", "using")]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -40,17 +44,43 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of a new environment with the wheel; other packages, which take minutes, are those of this one."""
-    folder = tmp_path_factory.mktemp("fresh")
+    """The programs of a new environment with the wheel and what it needs."""
+    return environment(wheel, tmp_path_factory.mktemp("fresh"), "isthmus")
+
+
+def environment(wheel: Path, folder: Path, *packages: str) -> Path:
+    """Make an environment with the wheel, and return its programs.
+
+    Other packages, which take minutes, are those of this environment, but only what `packages` say that they need, and
+    what that needs.
+    """
     call(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
     programs = folder / "bin"
     pip = (sys.executable, "-m", "pip", "--python", programs / "python")
     call(*pip, "install", "--no-index", "--no-deps", wheel, cwd=folder)
-    (packages,) = folder.glob("lib/*/site-packages")
-    (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")  # its own .pth files stay unread
+    (installed,) = folder.glob("lib/*/site-packages")
+    there = Path(sysconfig.get_path("purelib"))
+    for name in needed_by(*packages, there=there):
+        (installed / name).symlink_to(there / name)
     where = call(programs / "python", "-c", "import isthmus; print(isthmus.__file__)", cwd=folder)
-    assert Path(where.strip()) == packages / "isthmus" / "__init__.py"
+    assert Path(where.strip()) == installed / "isthmus" / "__init__.py"
     return programs
+
+
+def needed_by(*packages: str, there: Path) -> set[str]:
+    """The files and folders in site-packages of these packages but Isthmus, and of all that they need."""
+    found, seen, todo = set[str](), set[str](), [*map(Requirement, packages)]
+    while todo:
+        requirement = todo.pop()
+        name, extras = canonicalize_name(requirement.name), ["", *sorted(requirement.extras)]
+        if f"{name} {extras}" in seen:
+            continue
+        seen.add(f"{name} {extras}")
+        installed = distribution(name)
+        found |= {path.parts[0] for path in installed.files or () if name != "isthmus"}
+        needs = map(Requirement, installed.requires or ())
+        todo += [each for each in needs if not each.marker or any(each.marker.evaluate({"extra": e}) for e in extras)]
+    return {name for name in found - {"..", "__pycache__"} if (there / name).exists()}
 
 
 def test_the_wheel_has_the_package_and_the_tables(wheel: Path) -> None:
@@ -90,6 +120,12 @@ def test_the_demo_works_without_a_checkout(fresh: Path, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "runs" / "demo").iterdir()} >= {"results.json", "report.html"}
 
 
-def test_commands_of_the_first_page_work_without_a_checkout(fresh: Path, tmp_path: Path) -> None:
-    call(fresh / "python", ROOT / "tests" / "docs" / "test_blocks.py", "docs/start.md", cwd=tmp_path)
+def test_the_first_pages_work_without_a_checkout(wheel: Path, tmp_path: Path) -> None:
+    """They name these extras; pytest is what runs the pages."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    programs = environment(
+        wheel, folder, "isthmus[frames,metis,mlflow,molecules,onnx,tables,tensorboard,tune]", "pytest"
+    )
+    call(programs / "python", ROOT / "tests" / "docs" / "test_blocks.py", *FIRST_PAGES, cwd=tmp_path)
     assert (tmp_path / "docs-start.md" / "runs" / "first" / "report.html").exists()

@@ -52,6 +52,14 @@ class Options(BaseModel):
 
         __init__.__pydantic_base_init__ = True  # pydantic does not call it for options inside others
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Refuse to change an option in one line."""
+            if name in type(self).model_fields:
+                raise IsthmusError(
+                    f"{type(self).__name__}: {name} cannot be changed: make a new one with {name} = {value!r}"
+                )
+            super().__setattr__(name, value)
+
     @classmethod
     def option_names(cls) -> list[str]:
         """The names of the options that have an effect."""

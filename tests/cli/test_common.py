@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,17 @@ def test_files_of_ones_own_are_imported_before_names_are_looked_up(
     study = read_study(path, ["own-by-flag.share=0.25"], **given)
     assert [each.model_dump()["share"] for each in study.method_list()] == [0.25, 0.5]
     assert [Path(each).stem for each in study.resolved()["import"]] == ["own_by_file", "own_by_flag"]
+
+
+def test_data_of_ones_own_are_exported_and_attacked(isthmus: Isthmus, tmp_path: Path) -> None:
+    lines = ("class Own(Banks):", "    name = 'own-banks'", "    nodes: int = 90")
+    code = "\n".join(("from isthmus.data.datasets.banks import Banks", *lines))
+    (tmp_path / "own_data.py").write_text(code)
+    given = ("--import", "own_data.py", "--data", "own-banks", "--parties", "3")
+    assert isthmus("party", "export", "out", *given).code == 0
+    attack = isthmus("audit", "--by", "reconstruction", *given, "--json")
+    assert (attack.code, json.loads(attack.out)["data"]["name"]) == (0, "own-banks")
+    del sys.modules["own_data"]
 
 
 @pytest.mark.parametrize(

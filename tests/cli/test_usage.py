@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from typer.main import get_command
 
 from command_line import Isthmus
 from isthmus.cli.main import app
@@ -19,6 +22,8 @@ from isthmus.errors import FLAGS
         ("tune --epochs", "unknown option '--epochs': did you mean --set local.epochs=VALUE?"),
         ("predict run --imprt mine.py", "unknown option '--imprt': did you mean --import?"),
         ("bench mine.py --encoder gat", "unknown option '--encoder': isthmus bench has no such option"),
+        ("describe --seeds 3", "isthmus describe has no such option: did you mean --seed?"),
+        ("tune --seed 3", "isthmus tune has no such option: did you mean --seeds?"),
         ("run --qqq", "unknown option '--qqq' (see isthmus run --help)"),
         ("run --seed 1.5", "--seed is '1.5': give a whole number"),
         ("run --port 99999", "--port is '99999': give at most 65535"),
@@ -33,6 +38,25 @@ def test_a_wrong_flag_is_one_line(words: str, text: str, isthmus: Isthmus) -> No
     done = isthmus(*words.split())
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert text in done.err
+
+
+def test_a_flag_has_one_form_in_all_commands() -> None:
+    """A switch is a switch everywhere, and only what may be repeated somewhere differs."""
+    forms: dict[str, set[tuple[bool, bool]]] = {}
+
+    def collect(command: Any) -> None:
+        for each in command.params:
+            for flag in (name for name in each.opts if name.startswith("-")):
+                forms.setdefault(flag, set()).add((each.is_flag, each.multiple))
+        for inner in getattr(command, "commands", {}).values():
+            collect(inner)
+
+    collect(get_command(app))
+    assert len(forms) > 80
+    assert {flag for flag, found in forms.items() if len(found) > 1 and flag.startswith("--")} == {
+        "--method",
+        "--party",
+    }
 
 
 def test_flags_that_messages_name_exist() -> None:

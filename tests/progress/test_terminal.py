@@ -118,6 +118,14 @@ def test_progress_is_drawn_on_a_terminal_and_elsewhere_a_line_for_each_run(termi
     assert ("in 12.5 s" in out.getvalue()) == (not terminal)
 
 
+def test_without_a_terminal_a_method_that_takes_long_is_told_once_before_it_runs() -> None:
+    out = io.StringIO()
+    with TerminalProgress(Console(file=out, width=20)) as live:
+        for seed in (3, 4):
+            live.run_started(Method.named("fedgc")(), seed)
+    assert out.getvalue() == f"fedgc takes {Method.named('fedgc').listing.costs}\n"
+
+
 def test_old_bars_make_room_for_running_runs() -> None:
     method = Method.named("fedavg")(rounds=5)
     with TerminalProgress(Console(file=io.StringIO(), force_terminal=True, width=80, height=5)) as live:

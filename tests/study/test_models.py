@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -441,6 +444,40 @@ def test_damaged_weights_give_one_line(tmp_path: Path) -> None:
     (tmp_path / "run" / "weights" / "fedavg-0.safetensors").write_bytes(b"no weights")
     with pytest.raises(IsthmusError, match=r"cannot read .*fedavg-0.safetensors"):
         load_model(tmp_path / "run")
+
+
+class Trap:
+    """Unpickling it writes a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
+
+
+def test_loading_a_model_unpickles_nothing(tmp_path: Path) -> None:
+    run_study(study_of("fedproto"), tmp_path / "run")
+    (tmp_path / "run" / "SHA256SUMS").unlink()  # which would tell that files have changed
+    folder, trap = tmp_path / "run" / "weights", Trap(tmp_path / "sprung")
+    kept = {path: path.read_bytes() for path in folder.iterdir() if path.suffix in (".safetensors", ".json")}
+    assert {path.name for path in kept} >= {"fedproto-0.json", "fedproto-0.context.safetensors"}
+    for path, content in kept.items():
+        for traps in (pickle.dumps(trap), zipped(trap)):
+            path.write_bytes(traps)
+            with suppress(IsthmusError):  # some files are of other parties, or not read
+                load_model(tmp_path / "run").predict("banks")
+        path.write_bytes(content)
+    assert not trap.file.exists()
+    torch.load(io.BytesIO(zipped(trap)), weights_only=False)
+    assert trap.file.exists()
+
+
+def zipped(trap: Trap) -> bytes:
+    """What `torch.save` writes."""
+    file = io.BytesIO()
+    torch.save(trap, file)
+    return file.getvalue()
 
 
 def test_links_are_embedded_and_not_predicted() -> None:

@@ -58,6 +58,12 @@ def test_no_node_in_common_is_a_note() -> None:
         assert ("fedgl is for nodes that several parties hold, and these data have none" in notes) == noted
 
 
+@pytest.mark.parametrize(("table", "named"), [({"protect": {"total": "masks"}}, True), ({"wire": True}, False)])
+def test_options_of_a_federation_are_a_note(table: dict[str, Any], named: bool) -> None:
+    notes = results_of(methods=[{"name": "fedavg", "rounds": 1}], **table).notes
+    assert ("[protect]: for a federation; here all parties are in one process" in notes) == named
+
+
 def test_features_that_a_method_leaves_out_are_a_note() -> None:
     parties = [replace(party, structural=torch.tensor([0, 2])) for party in small_parties("graph")]
     notes = isthmus.run(["fgcl", "fedavg"], parties, rounds=1).notes

@@ -748,6 +748,15 @@ NO = "run: no method of the study has an option"
         ({"seeds": []}, "run: option 'seeds' is "),
         ({"seeds": 0}, "run: option 'seeds' is 0: "),
         ({"seeds": "x"}, "run: option 'seeds' is 'x': "),
+        (
+            {"protect": {"total": "none"}},
+            "run: 'protect' belongs to a whole study: isthmus.run_study(isthmus.Study.of(",
+        ),
+        (
+            {"data_seed": 3},
+            "run: 'data_seed' belongs to a whole study: isthmus.run_study(isthmus.Study.of({'data_seed': 3",
+        ),
+        ({"trials": 3}, "run: no method of the study has an option 'trials': known: aggregate"),
         ({"lr": 0.1}, "run: no method of the study has an option 'lr': did you mean local={'lr': 0.1}?"),
         ({"task": 3}, "run: option 'task' is 3: give a table of options"),
         ({"class_weights": "balanced"}, f"{NO} 'class_weights': did you mean task={{'class_weights': 'balanced'}}?"),

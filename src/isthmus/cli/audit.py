@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.common import Data, Json, Parties, PartitionName, read_study, use_one_thread
+from isthmus.cli.common import Data, Import, Json, Parties, PartitionName, read_study, use_one_thread
 from isthmus.cli.console import console
 from isthmus.cli.listing import AUDITS, ENCODERS, METHODS, complete, print_kind
 from isthmus.errors import IsthmusError
+from isthmus.own_code import import_files
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,6 +50,7 @@ def audit_command(
         typer.Option("--set", help="Any option, of the audit or the study: audit.colluders=1, model.hops=3, ..."),
     ] = None,
     unlabelled: Annotated[str | None, typer.Option(help="Parties without training labels: error or idle.")] = None,
+    import_: Import = None,
     into: Annotated[
         Path | None, typer.Option(help="A result folder: attack its study and save the findings there.")
     ] = None,
@@ -61,12 +63,14 @@ def audit_command(
     from isthmus.study.setup import suited
 
     use_one_thread()
+    import_files(import_ or ())
     own = [each for each in set_ or [] if each.startswith("audit.")]
     others = [each for each in set_ or [] if each not in own]
     if into is not None:
         given = {
             "STUDY": study, "--data": data, "--partition": partition, "--parties": parties, "--encoder": encoder,
             "--rounds": rounds, "--seeds": seeds, "--set": others, "--unlabelled": unlabelled,
+            "--import": import_,
         }  # fmt: skip
         whole = _study_of_results(into, given)
     else:
@@ -76,7 +80,7 @@ def audit_command(
         default = Method.named(attacked).encoder if attacked and study is None else None
         whole = read_study(
             study, others, data=data, partition=partition, parties=parties, rounds=rounds, seeds=seeds,
-            unlabelled=unlabelled, method=[attacked] if attacked else [], encoder=encoder or default,
+            unlabelled=unlabelled, imports=import_, method=[attacked] if attacked else [], encoder=encoder or default,
         )  # fmt: skip
     kind, target = _audit_and_method(whole, by, method)
     audit = kind.read(parse_assignments(own).get("audit", {}), f"audit '{kind.name}'")

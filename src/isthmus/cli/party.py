@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.common import Json
+from isthmus.cli.common import Import, Json
 from isthmus.errors import Errors, IsthmusError
+from isthmus.own_code import import_files
 
 if TYPE_CHECKING:
     from isthmus.data.folder.problems import Problem
@@ -230,6 +231,7 @@ def export(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any option: data.split=random, partition.beta=0.1, ...")
     ] = None,
+    import_: Import = None,
     force: Force = False,
 ) -> None:
     """Write a named data set, cut into parties, as party folders."""
@@ -238,6 +240,7 @@ def export(
     from isthmus.study.config import Study, merge, parse_assignments
 
     check_no_folder(data)
+    import_files(import_ or ())
     tables: dict[str, Any] = {"data": {"name": data}}
     tables |= {} if partition is None else {"partition": {"name": partition}}
     tables |= {} if parties is None else {"parties": parties}

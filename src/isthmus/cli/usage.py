@@ -41,13 +41,11 @@ def _unknown_flag(flag: str, context: Any, words: Sequence[str]) -> str:
     flags = _flags_of(context)
     near, found = closest_path(flag.strip("-"), [name.strip("-") for name in flags])
     elsewhere = flag in FLAGS.values()  # a flag of isthmus run, so not mistyped
-    hint = (
-        f"isthmus {context.command.name} has no such option"
-        if elsewhere
-        else f"did you mean --{found}?"
-        if found
-        else ""
-    )
+    hint = f"did you mean --{found}?" if found else ""
+    if elsewhere:
+        hint = ": ".join(
+            filter(None, (f"isthmus {context.command.name} has no such option", hint if near > 0.8 else ""))
+        )
     if "--set" in flags and near < 1:
         from isthmus.methods.base import Method
         from isthmus.options import option_paths

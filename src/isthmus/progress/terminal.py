@@ -90,7 +90,8 @@ class _Time(TimeElapsedColumn):
 class TerminalProgress(ProgressBars, Watcher):
     """A bar per run, with the time left and the metric that chooses the round, and one for the study.
 
-    Below them, in a federation, a table of the parties. Without a terminal: a line per finished run.
+    Below them, in a federation, a table of the parties. Without a terminal: a line per finished run, and
+    one beforehand where a method takes long.
     """
 
     def __init__(self, console: Console) -> None:
@@ -100,7 +101,7 @@ class TerminalProgress(ProgressBars, Watcher):
         super().__init__(console, name, BarColumn(8), MofNCompleteColumn(), unit, _Time(), metric)
         self._bars: dict[tuple[str, int], TaskID] = {}
         self._pace, self._whole, self._stops = Pace({}, ()), self._bar("all runs", 1, "runs", visible=False), False
-        self._chosen_by, self._own_files, self._noted = "", False, ""
+        self._chosen_by, self._own_files, self._noted, self._told = "", False, "", set[str]()
 
     def study_started(self, study: Mapping[str, Any]) -> None:
         self._pace = Pace.of_study(study)
@@ -120,6 +121,10 @@ class TerminalProgress(ProgressBars, Watcher):
     def run_started(self, method: Method, seed: int) -> None:
         self._pace.run_started(method.label, seed)
         self._bars[method.label, seed] = self._bar(f"{method.label}, seed {seed}", method.rounds, "rounds")
+        if method.listing.costs and method.label not in self._told and not self._console.is_terminal:
+            self._told.add(method.label)
+            line = f"{method.label} takes {method.listing.costs}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         self._pace.round_done(method.label, seed, at)

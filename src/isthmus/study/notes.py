@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -28,6 +28,9 @@ from isthmus.study.protocol import keeps_parties, read_protocol
 from isthmus.study.setup import module_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import Classification
+
+if TYPE_CHECKING:
+    from isthmus.study.config import Study
 from isthmus.tasks.metrics import Metric, metric_of
 from isthmus.tasks.multilabel import MultiLabel
 from isthmus.tasks.ranking import OF_ONE_CLASS, PRECISION_ERROR, RANKING
@@ -189,6 +192,12 @@ def protocol_notes(protocol: str | None, study: Mapping[str, Any]) -> list[str]:
             f"{cut['parties']}, as {format_option('partition', cut['partition']['name'])} would"
         )
     return notes
+
+
+def federation_notes(study: Study) -> list[str]:
+    """A line if a study has options that only a federation follows."""
+    given = [f"[{name}]" for name in ("protect", "federation") if name in study.model_fields_set]
+    return [f"{' and '.join(given)}: for a federation; here all parties are in one process"] if given else []
 
 
 def model_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list[str]:

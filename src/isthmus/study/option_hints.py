@@ -59,7 +59,7 @@ def missing_option(
     kinds = [each if isinstance(each, type) else type(each) for each in methods]
     what = f"no method of the study has an option '{path}'"
     others = [name for name, kind in Method.known().items() if path in option_paths([kind])]
-    near, own = closest_path(path, [*option_paths(kinds), *more])
+    near, own = max(closest_path(path, option_paths(kinds)), closest_path(path, more, cutoff=0.75))
     nearer, elsewhere = closest_path(path, paths_of_tables(), cutoff=0.75)  # so many names: some are alike by chance
     if others and max(near, nearer) < 1:
         return f"{what}: methods that have it: {', '.join(others)}"

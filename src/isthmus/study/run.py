@@ -34,7 +34,7 @@ from isthmus.result_files import STATE
 from isthmus.study.config import Loaded, Study, check_distinct, check_no_effect, code_table, merge
 from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
-from isthmus.study.notes import data_notes, model_notes, probability_notes, protocol_notes
+from isthmus.study.notes import data_notes, federation_notes, model_notes, probability_notes, protocol_notes
 from isthmus.study.option_hints import missing_option
 from isthmus.study.own_models import OwnModel, code_of, model_table, own_models, with_model_options
 from isthmus.study.private import adapted, check_no_search, privacy_of, privacy_table
@@ -135,6 +135,7 @@ def run_study(
     methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
     held = first.fingerprint
     notes = protocol_notes(study.protocol, {"data": study.data, "partition": study.partition})
+    notes += federation_notes(study)
     of_seed = study.seeds[0] if len(study.seeds) > 1 else None
     notes += data_notes(study.listed_methods(), first.parties, first_cut, study.task, of_seed)
     notes += model_notes(study.trained_encoders(), first.parties, first.task)
@@ -771,6 +772,9 @@ def _with_options(
     for name, value in options.items():
         if name not in known:
             arguments = [each for each in inspect.signature(run).parameters if each != "options"]
+            if name in Study.model_fields.keys() - {*arguments}:
+                whole = f"isthmus.run_study(isthmus.Study.of({{'{name}': {value!r}, ...}}))"
+                raise IsthmusError(f"run: '{name}' belongs to a whole study: {whole}")
             raise IsthmusError(f"run: {missing_option(name, value, kinds, format_option, arguments)}")
     chosen = []
     for each, kind in zip(methods, kinds, strict=True):
