@@ -178,7 +178,12 @@ def test_a_phone_shows_what_left_the_parties_all_dots_and_all_labels(browser: An
     assert len(charts) >= 10
     assert max(charts) <= READERS["phone"]["width"], "nothing scrolls"
     assert min(page.evaluate(TEXT_SIZES)) > 10, "pixels"
-    assert page.evaluate("document.querySelector('table.ledger').parentNode.scrollWidth") <= 375, "no column is hidden"
+    for name in ("ledger", "scores"):
+        width = page.evaluate(f"document.querySelector('table.{name}').parentNode.scrollWidth")
+        assert width <= READERS["phone"]["width"], "no column is hidden"
+    cells = "[...document.querySelectorAll('.scores tbody tr:first-child > td')]"
+    names = page.evaluate(f"{cells}.map(e => getComputedStyle(e, '::before').content)")
+    assert {'"test accuracy "', '"seeds "', '"time per run "'} <= {*names}, "each figure says what it is"
     page.close()
 
 

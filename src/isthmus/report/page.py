@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import zip_longest
 
 from isthmus.report import svg, wording
 from isthmus.report.loading import Findings
@@ -46,9 +47,15 @@ def row_head(name: str) -> str:
     return f"<th scope=row>{escape(name)}</th>"
 
 
-def row(head: str, values: Iterable[object], rest: str = "") -> str:
-    """A row: its head, cells with numbers (as HTML), and the rest of its cells."""
-    return f"<tr>{head}{''.join(f'<td class=n>{value}</td>' for value in values)}{rest}</tr>"
+def row(head: str, values: Iterable[object], rest: str = "", of: Iterable[str] = ()) -> str:
+    """A row: its head, cells with numbers (as HTML), and the rest of its cells.
+
+    Arguments:
+        of: what each number is of, which a phone shows beside it where the head of the table is hidden.
+    """
+    names = (f' data-of="{escape(name)}"' for name in of)
+    cells = "".join(f"<td class=n{name}>{value}</td>" for value, name in zip_longest(values, names, fillvalue=""))
+    return f"<tr>{head}{cells}{rest}</tr>"
 
 
 def table(head: str, body: str, note: str, kind: str = "") -> str:
@@ -133,9 +140,9 @@ font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,monospace}
 footer{margin-top:56px;padding-top:12px;border-top:1px solid var(--line);color:var(--soft);font-size:13px}
 @media screen and (max-width:760px){body{padding:24px 16px}h1{font-size:28px}.verdict{font-size:19px}
 .pair{grid-template-columns:1fr}.fields{min-width:9rem}tbody th{max-width:9rem;overflow-wrap:break-word}
-.ledger thead{display:none}.ledger tr{display:flex;flex-wrap:wrap;gap:2px 14px;padding:8px 0;
-border-bottom:1px solid var(--line)}.ledger tr>*{max-width:none;padding:0;border:0}.ledger .fields{flex-basis:100%}
-.ledger .n::before{content:attr(data-of) " ";color:var(--soft)}
+.flows thead{display:none}.flows tr{display:flex;flex-wrap:wrap;gap:2px 14px;padding:8px 0;
+border-bottom:1px solid var(--line)}.flows tr>*{max-width:none;padding:0;border:0}.ledger .fields{flex-basis:100%}
+.flows [data-of]::before{content:attr(data-of) " ";color:var(--soft)}.scores tbody th{flex-basis:100%;padding-left:18px}
 .ledger tr:has(+tr>.said,+tr>.of){border:0;padding-bottom:0}}
 @media print{@page{margin:14mm}
 .facts{background:none;gap:0}.facts div{border:1px solid var(--line);margin:0 -1px -1px 0}

@@ -68,7 +68,7 @@ def section(findings: Findings, party: str = "") -> str:
     head = f"<tr>{page.heads(('Action', 'Who sees it', 'What left the party'))}"
     head += f"{page.heads((each.capitalize() for each in _COUNTS), 'n')}</tr>"
     note = f"Calls and bytes are those of one run (mean over seeds), of {party or 'all parties together'}."
-    return page.table(head, "".join(bodies), note, kind="ledger") + _failures(findings, party)
+    return page.table(head, "".join(bodies), note, kind="flows ledger") + _failures(findings, party)
 
 
 def _method_rows(findings: Findings, method: str, actions: Sequence[Mapping[str, Any]]) -> Iterator[tuple[_Row, str]]:

@@ -63,16 +63,24 @@ def _table(findings: Findings, setting: Setting, metrics: Sequence[str], with_ru
     for method in setting.methods:
         texts = (_text(findings.scores.get((method, m)), best[m] == method) for m in metrics)
         runs = _run_cells(findings.runs_of(method)) if with_runs else ""
-        rows.append(page.row(page.method_head(findings, method), texts, runs))
+        rows.append(page.row(page.method_head(findings, method), texts, runs, map(_short, metrics)))
     bold = " Bold: the best mean in a column among federated methods." if any(best.values()) else ""
     rule = f" {_round_note(findings, setting)}" if with_runs else ""
-    return page.table(_head(metrics, with_runs), "".join(rows), f"Mean ± standard deviation over seeds.{bold}{rule}")
+    note = f"Mean ± standard deviation over seeds.{bold}{rule}"
+    return page.table(_head(metrics, with_runs), "".join(rows), note, "flows scores")
 
 
 def _run_cells(runs: Sequence[RunSummary]) -> str:
     seconds = [run.seconds for run in runs if run.seconds is not None]
     seeds, time = wording.number_range(run.seed for run in runs), f"{fmean(seconds):.1f} s" if seconds else "–"
-    return f"<td>{escape(seeds)}</td><td class=whole>{_chosen_rounds(runs)}</td><td class=n>{time}</td>"
+    rounds = f"<td class=whole data-of=round>{_chosen_rounds(runs)}</td>"
+    return f'<td data-of=seeds>{escape(seeds)}</td>{rounds}<td class=n data-of="time per run">{time}</td>'
+
+
+def _short(metric: str) -> str:
+    """A metric's name where no head of a table says its split."""
+    split = _split(metric)
+    return f"{_SPLITS.get(split, '').lower()} {wording.metric_name(metric.removeprefix(f'{split}_'))}".strip()
 
 
 def _head(metrics: Sequence[str], with_runs: bool) -> str:
