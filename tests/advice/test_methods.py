@@ -76,6 +76,8 @@ def test_few_nodes_in_common_may_be_chance() -> None:
     due = "only 5 of 1,000 nodes are at several parties: if their ids are equal by chance, make the folders again with"
     assert replace(NODES, items=1000, shared=5).few_shared() == f"{due} --ids own"
     assert {replace(NODES, items=1000, shared=shared).few_shared() for shared in (None, 0, 11)} == {""}
+    others = ({"typed": True}, {"level": "graph"})
+    assert {replace(NODES, items=1000, shared=5, **each).few_shared() for each in others} == {""}
 
 
 def test_a_party_with_few_labels_may_be_idle() -> None:
