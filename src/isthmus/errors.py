@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -152,6 +152,24 @@ def format_option(path: str, value: Any) -> str:
     for key in reversed(keys):
         value = {key: value}
     return f"{first}={value!r}"
+
+
+def format_options(values: Mapping[str, Any]) -> str:
+    """Return how the caller sets several options of a study, given by their paths.
+
+    >>> format_options({"task.metric": "macro_f1", "task.positive": 0, "task.class_weights": "balanced"})
+    "metric='macro_f1', task={'positive': 0, 'class_weights': 'balanced'}"
+    """
+    if _flags_in_messages:
+        return " ".join(format_option(path, value) for path, value in values.items())
+    tables: dict[str, Any] = {}
+    for path, value in values.items():
+        table, _, key = path.rpartition(".")
+        if table and path not in ARGUMENTS:
+            tables.setdefault(table, {})[key] = value
+        else:
+            tables[path] = value
+    return ", ".join(format_option(path, value) for path, value in tables.items())
 
 
 def how_to_import() -> str:

@@ -51,7 +51,9 @@ def test_a_rare_class_brings_a_metric_and_weights() -> None:
         f"isthmus run --data p/ --method local,fedavg {fraud.rare_flags()}",
         f"isthmus run --data p/ --method local,fedavg,fedcog --encoder sgc {fraud.rare_flags()}",
     ]
-    assert "--metric macro_f1 " in replace(NODES, labels=(13, 987)).rare_flags()  # the second class is not rare
+    first = replace(NODES, labels=(13, 987)).rare_flags()  # usually it is the second of two
+    assert first == "--metric average_precision --set task.positive=0 --set task.class_weights=balanced"
+    assert "--metric macro_f1 " in replace(NODES, labels=(13, 900, 400)).rare_flags()
     assert "class 2 is rare" in replace(NODES, labels=(300, 200, 5, 0)).rare_class()
     for even in ((60, 40), (0, 40), ()):
         assert (replace(NODES, labels=even).rare_flags(), replace(NODES, labels=even).rare_class()) == ("", "")

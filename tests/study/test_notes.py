@@ -334,11 +334,11 @@ def test_a_rare_class_is_a_note_unless_a_metric_or_weights_are_chosen() -> None:
     assert note == (
         "class 1 is rare, 7.5% of the labels: a model that never predicts it can have an accuracy of 92.5% (and ROC "
         "AUC tells little of it), so judge by another metric, and weigh classes in the loss: "
-        "metric='average_precision' and task={'class_weights': 'balanced'}"
+        "metric='average_precision', task={'class_weights': 'balanced'}"
     )
     assert notes(metric="average_precision") == notes(task={"class_weights": "balanced"}) == []
     with flags_in_messages():
-        assert notes()[0].endswith(": --metric average_precision and --set task.class_weights=balanced")
+        assert notes()[0].endswith(": --metric average_precision --set task.class_weights=balanced")
 
 
 def test_one_party_alone_is_a_note() -> None:

@@ -12,8 +12,8 @@ from isthmus.advice.counts import Counts
 from isthmus.data.folder.reading import Contents
 from isthmus.data.folder.shared_nodes import have_row_numbers
 from isthmus.data.level import Level
-from isthmus.data.skew import earth_movers, rare_class, rare_metric, rarest_class
-from isthmus.errors import IsthmusError
+from isthmus.data.skew import earth_movers, rare_class, rare_settings, rarest_class
+from isthmus.errors import IsthmusError, flags_in_messages, format_options
 from isthmus.methods.base import Method
 
 LARGE = 0.5
@@ -131,7 +131,8 @@ class Situation:
         """The flags of `isthmus run` by which a rare class counts; empty if none is rare."""
         if rarest_class(self.labels) is None:
             return ""
-        return f"--metric {rare_metric(self.labels)} --set task.class_weights=balanced"
+        with flags_in_messages():
+            return format_options(rare_settings(self.labels))
 
     def rare_class(self, names: Sequence[str] = ()) -> str:
         """A sentence on the rarest class and what to do about it; empty if it is not rare.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,12 +30,17 @@ def rarest_class(counts: Sequence[int]) -> int | None:
     return min(rare_classes(counts), key=counts.__getitem__, default=None)
 
 
-def rare_metric(counts: Sequence[int]) -> str:
-    """The metric by which a rare class counts.
+def rare_settings(counts: Sequence[int]) -> dict[str, Any]:
+    """The settings by which a rare class counts, by their paths; of two classes, its average precision is the metric.
 
-    Average precision is that of the second of two classes; for others the mean F1 counts all classes alike.
+    >>> rare_settings([2, 90])
+    {'task.metric': 'average_precision', 'task.positive': 0, 'task.class_weights': 'balanced'}
     """
-    return "average_precision" if len(counts) == 2 and rarest_class(counts) == 1 else "macro_f1"
+    weights = {"task.class_weights": "balanced"}
+    if len(counts) > 2:
+        return {"task.metric": "macro_f1", **weights}
+    first = {"task.positive": 0} if rarest_class(counts) == 0 else {}  # usually it is the second
+    return {"task.metric": "average_precision", **first, **weights}
 
 
 def rare_class(counts: Sequence[int], names: Sequence[str], remedy: str) -> str:
@@ -42,7 +48,7 @@ def rare_class(counts: Sequence[int], names: Sequence[str], remedy: str) -> str:
 
     Arguments:
         names: of the classes, if they are known.
-        remedy: how the caller sets `rare_metric` and balanced class weights.
+        remedy: how the caller sets `rare_settings`.
     """
     rarest = rarest_class(counts)
     if rarest is None:

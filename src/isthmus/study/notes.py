@@ -13,8 +13,8 @@ from torch import nn
 
 from isthmus.data.description import CutDescription, few_names
 from isthmus.data.party import Cohort, Party
-from isthmus.data.skew import rare_class, rare_classes, rare_metric, rarest_class
-from isthmus.errors import format_option
+from isthmus.data.skew import rare_class, rare_classes, rare_settings, rarest_class
+from isthmus.errors import format_option, format_options
 from isthmus.methods.base import Method
 from isthmus.nn.draws import torch_seeded
 from isthmus.nn.encoders import Encoder, uses_edge_features, uses_edge_weights, uses_types
@@ -80,9 +80,7 @@ def data_notes(
     chosen = task.get("metric") or task.get("class_weights", "none") != "none"
     if not chosen and not all(method.unsupervised for method in methods):
         counts = _items_of_classes(cut)
-        settings = {"task.metric": rare_metric(counts), "task.class_weights": "balanced"}
-        remedy = " and ".join(format_option(path, value) for path, value in settings.items())
-        if note := rare_class(counts, cut.labels, remedy):
+        if note := rare_class(counts, cut.labels, format_options(rare_settings(counts))):
             notes.append(note)
             known = rarest_class(counts)
     return notes + [drawn + each for each in _rare_classes(parties, cut, known)]
