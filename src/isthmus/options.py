@@ -54,11 +54,15 @@ class Options(BaseModel):
 
         def __setattr__(self, name: str, value: Any) -> None:
             """Refuse to change an option in one line."""
-            if name in type(self).model_fields:
-                raise IsthmusError(
-                    f"{type(self).__name__}: {name} cannot be changed: make a new one with {name} = {value!r}"
-                )
-            super().__setattr__(name, value)
+            if name.startswith("_"):
+                super().__setattr__(name, value)
+                return
+            what = f"{type(self).__name__}: {name} cannot be changed"
+            raise IsthmusError(f"{what}: make a new one with {name} = {_shortened(value)}")
+
+        def __delattr__(self, name: str) -> None:
+            """Refuse to delete an option in one line."""
+            raise IsthmusError(f"{type(self).__name__}: {name} cannot be deleted")
 
     @classmethod
     def option_names(cls) -> list[str]:

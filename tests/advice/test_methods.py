@@ -78,7 +78,7 @@ def test_few_nodes_in_common_may_be_chance() -> None:
     due = "only 5 of 1,000 nodes are at several parties: if their ids are equal by chance, make the folders again with"
     assert replace(NODES, items=1000, shared=5).few_shared() == f"{due} --ids own"
     assert {replace(NODES, items=1000, shared=shared).few_shared() for shared in (None, 0, 11)} == {""}
-    others = ({"typed": True}, {"level": "graph"})
+    others = ({"typed": True}, {"level": "graph"}, {"crossing": 3})  # edges across parties need shared ids
     assert {replace(NODES, items=1000, shared=5, **each).few_shared() for each in others} == {""}
 
 

@@ -110,6 +110,37 @@ def test_a_model_found_to_run_one_by_one_reads_whole_blocks_from_its_first_step(
         torch.testing.assert_close(found["one by one"][name], weight, rtol=1e-4, atol=1e-5)
 
 
+class Beside(nn.Module):
+    """One column that is large, and others from which the mean over all rows is taken."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin, self.head = nn.Linear(FEATURES, HIDDEN), nn.Linear(FEATURES, 1)
+
+    def forward(self, x, edge_index):
+        h = self.lin(x)
+        return torch.cat([h - h.mean(0), 1e6 * self.head(x)], dim=1)
+
+
+def test_a_large_column_does_not_hide_what_mixes_the_others():
+    parties = make_parties("node")
+    cohort = Cohort(parties)
+    model = per_party(Beside(), len(parties))
+    model(cohort.block)
+    assert not model.side_by_side
+
+
+def test_outputs_that_are_no_numbers_are_compared():
+    class Signs(Body):
+        def forward(self, x, edge_index):
+            h = super().forward(x, edge_index)
+            return h, h > 0
+
+    cohort = Cohort(make_parties("node"))
+    model = per_party(Signs(conv=gnn.SAGEConv(FEATURES, HIDDEN)), len(cohort))
+    assert model(cohort.block)[1].dtype == torch.bool
+
+
 @pytest.mark.parametrize("scale", [1e3, 1e6])
 def test_rounding_of_large_features_does_not_look_like_mixing(scale):
     parties = make_parties("node", nodes=(300, 300))

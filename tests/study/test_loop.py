@@ -512,10 +512,12 @@ def test_a_finished_run_frees_its_data_at_once(name: str) -> None:
     subject = Subject(kind.read(rounds, name), small_parties(kind.levels[0]), Encoder.named(kind.encoder)(hidden=4))
     run = subject.run()
     run.go()
-    data = [weakref.ref(run), weakref.ref(run.transport)]
+    data, clock = [weakref.ref(run), weakref.ref(run.transport)], run.federation.clock
     gc.disable()
     try:
         del run, subject
         assert [each() for each in data] == [None, None]
+        with pytest.raises(IsthmusError, match="the run of this federation is gone: keep the Run"):
+            clock()
     finally:
         gc.enable()

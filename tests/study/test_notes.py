@@ -61,7 +61,7 @@ def test_no_node_in_common_is_a_note() -> None:
 @pytest.mark.parametrize(("table", "named"), [({"protect": {"total": "masks"}}, True), ({"wire": True}, False)])
 def test_options_of_a_federation_are_a_note(table: dict[str, Any], named: bool) -> None:
     notes = results_of(methods=[{"name": "fedavg", "rounds": 1}], **table).notes
-    assert ("[protect]: for a federation; here all parties are in one process" in notes) == named
+    assert ("[protect] of the study: only a federation follows them" in notes) == named
 
 
 def test_features_that_a_method_leaves_out_are_a_note() -> None:

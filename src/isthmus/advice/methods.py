@@ -120,7 +120,8 @@ class Situation:
 
     def few_shared(self) -> str:
         """A sentence on nodes that several parties hold, where they are so few that ids may be equal by chance."""
-        if self.level != "node" or self.typed or not self.shared or self.shared > RARELY * self.items:
+        own = self.level == "node" and not self.typed and not self.crossing  # edges across need ids that parties share
+        if not own or not self.shared or self.shared > RARELY * self.items:
             return ""
         return (
             f"only {self.shared:,} of {self.items:,} nodes are at several parties: if their ids are equal by chance, "

@@ -545,7 +545,9 @@ def _weak(method: Callable[..., Any]) -> Callable[..., Any]:
     held = weakref.WeakMethod(method)
 
     def call(*given: Any) -> Any:
-        return held()(*given)  # type: ignore[misc]
+        if (own := held()) is None:
+            raise IsthmusError("the run of this federation is gone: keep the Run while its federation is used")
+        return own(*given)
 
     return call
 

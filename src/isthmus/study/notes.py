@@ -195,7 +195,7 @@ def protocol_notes(protocol: str | None, study: Mapping[str, Any]) -> list[str]:
 def federation_notes(study: Study) -> list[str]:
     """A line if a study has options that only a federation follows."""
     given = [f"[{name}]" for name in ("protect", "federation") if name in study.model_fields_set]
-    return [f"{' and '.join(given)}: for a federation; here all parties are in one process"] if given else []
+    return [f"{' and '.join(given)} of the study: only a federation follows them"] if given else []
 
 
 def model_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list[str]:

@@ -105,7 +105,9 @@ def tune(
         best = {each.of: each.values for each in rank(tried, metric) if each.chosen}
         chosen = [with_values(method, best.get(method.label, {})) for method in methods]
         tables = [each.to_dict() for each in chosen]
-        final = Study.of({**study.model_dump(), "methods": tables, "training": {}, "tune": {}}, "tune")
+        final = Study.of(
+            {**study.model_dump(exclude_unset=True), "methods": tables, "training": {}, "tune": {}}, "tune"
+        )
         store.write(out / BEST, toml.dumps(final.resolved(first)))
         results = run_study(final, jobs=jobs, watcher=watcher)
         for label in spaces.keys() - optuna_studies.keys():

@@ -1051,6 +1051,16 @@ def test_a_text_among_many_numbers_is_named(tmp_path, source, odd, due):
         create_folder(tmp_path / "north", source(table, transfers()))
 
 
+def test_amounts_and_ids_are_told_from_numbers_with_odd_cells(tmp_path, source):
+    """Although most cells of each are numbers."""
+    amounts = [f"{at}" if at % 3 else f"{at},4{at % 10}4.5" for at in range(COUNT)]
+    with pytest.raises(IsthmusError, match="looks like numbers with commas between thousands"):
+        create_folder(tmp_path / "amounts", source(accounts(balance=amounts), transfers()))
+    lists = [f"{at};{at + 1}" if at % 5 < 3 else f"{at}" for at in range(COUNT)]
+    with pytest.raises(IsthmusError, match="different texts, most with ';': if they are lists"):
+        create_folder(tmp_path / "lists", source(accounts(balance=lists), transfers()))
+
+
 # ---- many parties at once
 
 

@@ -48,8 +48,8 @@ MAX_DENSE = 100
 """A category with more values than this is encoded as a sparse matrix."""
 FILL_IN = 'fill it in, or declare missing = "mean" before training'
 """What to do about a missing value."""
-FAR_OUT, MIN_OTHERS = 200.0, 10
-"""Standard deviations of at least so many other numbers from which on a single one is noted."""
+FAR_OUT, ENOUGH = 100.0, 10
+"""So many times as far from the middle as any other of at least so many numbers, a single one is noted."""
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number in a column."""
 MAX_WIDTH = 1 << 24
@@ -138,7 +138,7 @@ class Number(Column):
         yield from at_rows(file, f"column '{column}' has no value: {then}", np.isnan(numbers), severe=severe)
         if self.scale == "standard" and (at := _far_out(numbers)) is not None:
             far = (
-                f"column '{column}' is {numbers[at]:,.6g}, beside which the others are alike once scaled: is it right?"
+                f"column '{column}' is {numbers[at]:,.6g}, over {FAR_OUT:g} times as far out as any other: is it right?"
             )
             yield from at_rows(file, far, np.arange(numbers.size) == at, severe=False)
 
@@ -418,13 +418,19 @@ def looks_like_names(values: Any) -> bool:
 
 
 def _far_out(numbers: Floats) -> int | None:
-    """The position of a number that is very far from all others, compared with how far these are apart."""
+    """The position of a number that is much further from the middle than any other, if the others differ at all.
+
+    The next one decides, not how far numbers usually are: amounts of money have long tails.
+    """
     known = np.flatnonzero(np.isfinite(numbers))
-    if known.size < MIN_OTHERS:
+    if known.size < ENOUGH:
         return None
-    at = known[np.abs(numbers[known] - numbers[known].mean()).argmax()]
-    others = numbers[known[known != at]]
-    return int(at) if 0 < FAR_OUT * others.std() < abs(numbers[at] - others.mean()) else None
+    middle = float(np.median(numbers[known]))
+    distance = np.abs(numbers[known] - middle)
+    at = int(distance.argmax())
+    next_one = float(np.delete(distance, at).max())
+    alike = next_one <= 1e-6 * abs(middle)  # up to rounding
+    return None if alike or distance[at] <= FAR_OUT * next_one else int(known[at])
 
 
 def _finite(numbers: Floats) -> Floats:

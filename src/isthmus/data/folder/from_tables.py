@@ -801,8 +801,9 @@ def _kind(name: str, values: Any, like_ids: bool) -> dict[str, Any]:
         )
     different = count_distinct(values)
     if different > MAX_CATEGORIES or looks_like_names(values):
-        if odd := odd_texts(values, least=0.5):
-            raise _error(f"column '{name}': {odd}: correct them, or leave the column out with --ignore {name}")
+        correct = f"correct them, or leave the column out with --ignore {name}"
+        if odd := odd_texts(values):
+            raise _error(f"column '{name}': {odd}: {correct}")
         if form := form_of(values):
             raise _error(f"column '{name}' looks like {form}, or leave the column out with --ignore {name}")
         if like_ids:
@@ -815,6 +816,8 @@ def _kind(name: str, values: Any, like_ids: bool) -> dict[str, Any]:
                 f"column '{name}' has {different:,} different texts, most with '{sign}': if they are lists, make them "
                 f"lists in a Parquet file, which become bags; or leave it out with --ignore {name}"
             )
+        if odd := odd_texts(values, least=0.5):
+            raise _error(f"column '{name}': {odd}: {correct}")
         raise _error(
             f"column '{name}' has {different:,} different texts, which look like names, not categories: leave it "
             f"out with --ignore {name}, or declare it in another party's {FILE} and use --like"

@@ -41,7 +41,9 @@ def problems_of_shared_nodes(usable: dict[Path, Contents]) -> dict[Path, list[Pr
     masks = (leaks, unassigned, _with_other_labels(parties, node))
     leaked = "is held out here, but another party trains on it: use one split, or remove the column at all parties"
     unsplit = "has no split here, but at another party that holds it: give all parties a column 'split', or none"
-    label = "has another label at another party (if ids are equal by chance: isthmus party new --ids own, at all)"
+    label = "has another label at another party"
+    if not any(each.settings.tables or each.settings.partners for each in parties):  # these set it elsewhere, or cannot
+        label += " (if ids are equal by chance: isthmus party new --ids own, at all)"
     numbered = row_numbers(parties)
     problems: dict[Path, list[Problem]] = {}
     for at, (folder, one, two, three) in enumerate(zip(usable, *(mask.split(sizes) for mask in masks), strict=True)):
