@@ -145,11 +145,11 @@ def test_a_package_brings_its_own_by_entry_points(tmp_path: Path, kind: type[Reg
 
 
 def test_a_federation_takes_what_an_installed_package_brings(tmp_path: Path) -> None:
-    study = {"model": {"encoder": "third"}, "methods": [{"name": "fedavg"}]}
-    with pytest.raises(IsthmusError, match="unknown encoder 'third'"):
+    study = {"model": {"encoder": "fourth"}, "methods": [{"name": "fedavg"}]}
+    with pytest.raises(IsthmusError, match="unknown encoder 'fourth'"):
         Study.of_federation(study)
-    installed(tmp_path, "own_pack", ENCODER.format(name="third"), "[isthmus.encoders]\nthird = own_pack:Third\n")
-    assert Study.of_federation(study).encoder().name == "third"
+    installed(tmp_path, "own_late", ENCODER.format(name="fourth"), "[isthmus.encoders]\nfourth = own_late:Third\n")
+    assert Study.of_federation(study).encoder().name == "fourth"
 
 
 def test_a_package_that_fails_is_named_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
