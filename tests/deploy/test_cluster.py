@@ -295,7 +295,7 @@ LOST = "The actor died. ModuleNotFoundError: No module named 'torch_geometric'"
     [
         (failures.RayTaskError("begin", "a traceback", IsthmusError("say this")), "say this"),
         (failures.RuntimeEnvSetupError(LOST), "a worker has no package 'torch_geometric': install the same packages"),
-        (failures.GetTimeoutError("time is over"), "did not start 1 workers within 60 s: 3 of 3 cores are free"),
+        (failures.GetTimeoutError("time is over"), "did not start 1 workers within 120 s: 3 of 3 cores are free"),
         (failures.ObjectStoreFullError("full"), "Ray's object store is full: use more machines"),
         (failures.OutOfMemoryError("killed"), "a worker was ended because memory ran out: use more machines"),
         (failures.RayTaskError("handle", "", failures.ObjectLostError("ab", None, "")), "a worker is lost: "),

@@ -64,7 +64,7 @@ except ImportError as error:
 J = TypeVar("J")
 R = TypeVar("R")
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 """Seconds that a cluster has to start all workers; an autoscaler may need to start machines first."""
 EVEN = 16
 """A border between two workers' parties lies at a multiple of a power of two: a range is at most this part of it longer
