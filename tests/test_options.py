@@ -128,7 +128,7 @@ def test_options_are_frozen() -> None:
     with pytest.raises(IsthmusError, match=r"^\w+: rounds cannot be changed: make a new one with rounds = 3$"):
         read().rounds = 3  # type: ignore[misc]
     with pytest.raises(IsthmusError, match=r"^\w+: nothing cannot be changed: .{0,300}\.\.\.$"):
-        read().nothing = list(range(1000))  # type: ignore[attr-defined]
+        read().nothing = list(range(1000))  # type: ignore[attr-defined]  # there is no such option
     with pytest.raises(IsthmusError, match=r"^\w+: rounds cannot be deleted$"):
         del read().rounds
 

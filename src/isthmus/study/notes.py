@@ -28,13 +28,13 @@ from isthmus.study.protocol import keeps_parties, read_protocol
 from isthmus.study.setup import module_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import Classification
-
-if TYPE_CHECKING:
-    from isthmus.study.config import Study
 from isthmus.tasks.metrics import Metric, metric_of
 from isthmus.tasks.multilabel import MultiLabel
 from isthmus.tasks.ranking import OF_ONE_CLASS, PRECISION_ERROR, RANKING
 from isthmus.tasks.regression import Regression
+
+if TYPE_CHECKING:
+    from isthmus.study.config import Study
 
 NOTED_CLASSES = 3
 """Rare classes that have a note each; of more, one note tells."""
