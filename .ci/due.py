@@ -16,7 +16,7 @@ from pathlib import Path
 PASSED = "Slow-tests: passed"
 ALSO = {
     "tests/audit": ("src/isthmus/privacy",),
-    "tests/benchmarks": ("benchmarks",),
+    "tests/benchmarks": ("benchmarks", "src/isthmus/papers", "src/isthmus/report"),
     "tests/conformance": ("src/isthmus/federation", "src/isthmus/methods", "src/isthmus/nn"),
     "tests/deploy": ("src/isthmus/federation", "src/isthmus/privacy", "src/isthmus/protect", "src/isthmus/study"),
     "tests/docs": ("docs", "README.md", "examples"),

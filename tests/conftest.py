@@ -1,6 +1,9 @@
 import os
 import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from hypothesis import settings
 from command_line import Done, Isthmus, built
 from helpers import make_graph_parties, make_node_parties
 from isthmus.cli import main as cli
+from isthmus.report.svg import printable
 
 settings.register_profile("suite", deadline=None)  # two test processes on two cores make single examples slow
 settings.load_profile("suite")
@@ -39,6 +43,23 @@ def no_cuts_of_yesterday(tmp_path_factory):
         del os.environ["ISTHMUS_CACHE"]
     else:
         os.environ["ISTHMUS_CACHE"] = before
+
+
+@pytest.fixture(autouse=True)
+def words_of_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charts have their words alone but in tests that are `drawn`: to draw all charts of a page takes a second."""
+
+    def words(
+        figure: Any, title: str, description: str, hover: Mapping[str, str | Sequence[str]], kind: str = "chart"
+    ) -> str:
+        root = ET.Element("svg", {"class": kind, "role": "img", "viewBox": "0 0 1 1"})
+        over = [text for each in hover.values() for text in ([each] if isinstance(each, str) else each)]
+        for tag, text in (("title", title), ("desc", description), *(("title", each) for each in over)):
+            ET.SubElement(root, tag).text = printable(text)
+        return ET.tostring(root, encoding="unicode")
+
+    if request.node.get_closest_marker("drawn") is None:
+        monkeypatch.setattr("isthmus.report.charts.inline_svg", words)
 
 
 @pytest.fixture

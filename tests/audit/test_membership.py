@@ -45,7 +45,7 @@ def noisy(level="node"):
     return made
 
 
-@pytest.mark.parametrize("level", ["node", "graph"])
+@pytest.mark.parametrize("level", ["node", pytest.param("graph", marks=pytest.mark.slow)])
 def test_what_is_learned_by_heart_is_found_and_what_is_not_learned_is_not(level):
     parties = noisy(level)
     local = {"epochs": 20, "lr": 0.05, "weight_decay": 0.0}

@@ -26,6 +26,7 @@ def audited(parties, *, method=None, encoder="sgc", **options):
     return Reconstruction(**options).run(parties, *propagating(parties, encoder), method)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(coupled(), some.integers(0, 2))
 def test_no_claim_is_wrong_and_lnnc_leaves_theorem_2_one_node_parties(parties, colluders):
@@ -149,6 +150,7 @@ def test_exposures_are_plain_values():
     assert found["value"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.skipif("ISTHMUS_DATA" not in os.environ, reason="ISTHMUS_DATA names no folder of data sets")
 def test_cora_is_read_with_lnnc_and_less_with_least():

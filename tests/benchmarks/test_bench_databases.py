@@ -20,6 +20,7 @@ def databases(monkeypatch):
     return module
 
 
+@pytest.mark.slow
 def test_it_tells_what_it_measured(databases, tmp_path, monkeypatch):
     figures = databases.figures_of([300])
     assert [(row["table"], row["rows"], row["nodes"]) for row in figures["rows"]] == [

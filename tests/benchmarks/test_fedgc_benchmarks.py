@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from tests.benchmarks.conftest import PAPERS
 
 from isthmus.papers.plan import Table
@@ -36,6 +37,7 @@ def test_settings_are_the_papers():
     assert cells_of("figure11")["citeseer, 1.8 %, training, 1"].method_list()[0].min_contributors == 1
 
 
+@pytest.mark.slow
 def test_the_large_graph_is_condensed(scripts_of, call, capsys):
     scale = scripts_of("fedgc", "scale")["scale"]
     call(scale, "--nodes", 600, "--edges", 2000, "--classes", 3, "--features", 8, "--rounds", 2)

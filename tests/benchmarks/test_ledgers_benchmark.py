@@ -59,6 +59,7 @@ def test_joined_columns_do_not_change_when_later_transfers_are_left_out(bench, w
     assert np.isnan(own).sum() > np.isnan(bench.joined_columns(world.town, rows, None)).sum()
 
 
+@pytest.mark.slow
 def test_scores_on_sums_are_those_of_the_banks(bench, world):
     ids, scores = bench.summed(world, seed=0, rounds=2)
     assert len(ids.unique()) == len(ids) == sum(int(party.test.sum()) for party in world.bordered)

@@ -59,6 +59,7 @@ def options(**changed):
     return argparse.Namespace(**values, environments=Path("nowhere"), **changed)
 
 
+@pytest.mark.slow
 def test_it_tells_what_each_side_took_and_learned(compare, monkeypatch, tmp_path, capsys):
     (tmp_path / "a_side.py").write_text(f"import sys\nsys.path.append({str(FOLDER)!r})\n{SIDE}")
     there = compare.Peer("There", ("numpy==2",), script=str(tmp_path / "a_side.py"))

@@ -141,6 +141,7 @@ def test_edges_are_guessed_at_under_each_budget(isthmus):
     assert lines["epsilon spent on an edge"][-3:] == ["inf", "2", "200"]
 
 
+@pytest.mark.slow
 def test_who_was_trained_on_is_told_by_round_and_as_a_table(isthmus, tmp_path):
     study = tmp_path / "study.toml"
     study.write_text(

@@ -51,7 +51,7 @@ FIRST = [(name, Method.named(name).levels[0]) for name in Method.known()]
 
 
 @pytest.mark.parametrize(("name", "level"), slow_but(FIRST, CASES))
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 def test_method_conforms(name: str, level: Level) -> None:
     check_method(quick(name, rounds=3), small_parties(level), checks=[each for each in CHECKS if each != AGGREGATIONS])
 

@@ -259,6 +259,7 @@ def test_no_order_of_calls_draws_more_noise_than_epsilon_pays_for(redraw: str, a
     assert sum(trained) == answered
 
 
+@pytest.mark.slow
 def test_a_study_whose_server_is_killed_again_and_again_ends_as_planned(tmp_path: Path) -> None:
     """What a resumed run repeats was answered before, so no further approval is needed."""
     study = at_folders(study_of("fedavg", rounds=5), tmp_path / "data")

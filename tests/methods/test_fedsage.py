@@ -293,6 +293,7 @@ def few_nodes(draw):
     return parties
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(parties=few_nodes(), min_size=some.integers(1, 3))
 def test_small_parties_take_part_and_give_the_same_bits_in_every_way(parties, min_size):
@@ -313,6 +314,7 @@ def test_small_parties_take_part_and_give_the_same_bits_in_every_way(parties, mi
 # ---- true neighbours in place of generated ones
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(coupled())
 def test_ideally_a_party_gets_its_neighbours_across_the_border_and_its_edges_to_them(drawn):

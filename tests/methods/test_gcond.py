@@ -47,6 +47,7 @@ def test_steps_of_theta_are_gradient_descent_on_the_synthetic_graph(parties, bac
         torch.testing.assert_close(value, own[name].detach(), atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_gcond_and_doscond_learn(parties):
     for method in (DosCond, GCond):
         found = run_of(method(rounds=60, every=60, ratio=0.2), parties).go()

@@ -65,7 +65,7 @@ def build(name, level, options):
 @over_levels
 @over_data
 @over_variants
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_a_cohort_gives_what_its_parties_give_alone(name, options, level, sparse):
     model = assert_law(
         build(name, level, options), make_parties(level, sparse=sparse, weighted=sparse), steps_for(options)

@@ -41,6 +41,7 @@ def test_tensorboard_has_every_round(tmp_path: Path) -> None:
     assert found == [(at, pytest.approx(value)) for at, value in history(results, 1, "test_accuracy")]
 
 
+@pytest.mark.slow
 def test_mlflow_has_every_round_and_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -20,7 +20,11 @@ from isthmus.study.run import run_study
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")]
+pytestmark = [
+    pytest.mark.drawn,
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
+]
 
 READERS: dict[str, dict[str, Any]] = {
     "desk": {"width": 1280, "scheme": "light", "media": "screen"},

@@ -11,6 +11,8 @@ from result_folders import said_over
 
 from isthmus.report import charts, svg
 
+pytestmark = pytest.mark.drawn
+
 
 def parts(drawn: str, said: str) -> list[ET.Element]:
     """What shows a text."""

@@ -16,6 +16,7 @@ from isthmus.study.run import run_study
 from party_folders import two_drafts
 
 
+@pytest.mark.drawn
 def test_party_folders_are_named_by_their_folder_and_their_labels(tmp_path: Path) -> None:
     for draft in two_drafts():
         draft.write(tmp_path / "fraud" / draft.settings["name"])
@@ -45,6 +46,7 @@ def test_where_the_page_goes(build: Build, tmp_path: Path) -> None:
     assert not (folder / "report.html").exists()
 
 
+@pytest.mark.drawn
 def test_a_method_in_two_folders_has_two_names(build: Build) -> None:
     def elsewhere(parts: dict[str, Any]) -> None:
         parts["results"]["study"]["data"]["name"] = "citeseer"

@@ -72,6 +72,7 @@ def study(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dated", [True, False])
 def test_an_answer_planted_in_the_future_leaves_chance(tmp_path: Path, dated: bool) -> None:
     found = {}

@@ -140,6 +140,7 @@ def test_trials_that_stay_below_the_median_are_pruned(tmp_path: Path, monkeypatc
     assert results.search.importance == {"fedavg": {"local.lr": 1.0}}
 
 
+@pytest.mark.slow
 def test_a_search_that_was_stopped_goes_on_to_the_same_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "build_run", Curves)
     study, count = study_of("fedavg", "local"), []

@@ -146,6 +146,7 @@ def test_generated_data_rank_methods_from_worse_to_better(data):
         assert scores[worse] + LEAD < scores[better], scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["banks", "hospitals"])
 def test_crossing_edges_carry_signal(data):
     """Pooled data without the edges between parties score clearly worse."""

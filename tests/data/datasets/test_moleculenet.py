@@ -37,6 +37,7 @@ def of(name, **options):
     return data
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.thinned(5)
@@ -55,6 +56,7 @@ def test_real_files_hold_what_is_known_of_them(name):
     assert rows.is_sparse(party.graph.x)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.filterwarnings("ignore:Skipping molecule")
 def test_real_molecules_are_those_that_pyg_reads(tmp_path):
@@ -70,6 +72,7 @@ def test_real_molecules_are_those_that_pyg_reads(tmp_path):
     assert torch.equal(torch.cat([each.x for each in due]).float(), pool.party.graph.x)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_scaffold_split_of_real_molecules_has_its_shares():
     pool = of("bbbp", split="scaffold").load(0)
@@ -81,6 +84,7 @@ def test_a_scaffold_split_of_real_molecules_has_its_shares():
     assert torch.equal(of("bbbp", split="scaffold").load(1).party.train, train)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["bace", "bbbp"])
 def test_every_part_of_a_scaffold_split_has_both_classes(name):

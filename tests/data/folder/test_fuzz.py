@@ -409,6 +409,7 @@ def test_damaged_folder_ends_in_a_report(tmp_path_factory, base, steps, seed, ke
     assert steps or ended == "result"
 
 
+@pytest.mark.slow
 @FUZZ
 @given(BASES, steps_of(GENTLE, 3), st.integers(0, 2**32))
 @example(base="graph", steps=["retype_column"], seed=602)  # string_view, of which pyarrow takes no rows

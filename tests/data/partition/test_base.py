@@ -53,6 +53,7 @@ def test_every_cut_of_a_graph_works_for_two_to_a_thousand_parties(partition, cou
     check_cut(partition, nodes, count)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("partition", every("graph"))
 @pytest.mark.parametrize("count", [2, 1000])
 def test_every_cut_of_a_pile_works_for_two_to_a_thousand_parties(partition, count, pile):

@@ -67,6 +67,7 @@ def plain(start):
     return FedGC(**QUICK, hops=0, self_training=False, bottleneck=False, start=start)
 
 
+@pytest.mark.slow
 def test_edges_live_on_where_features_are_many():
     """With one learning rate for all, A' of many features was 0 or 1 after a step, and stayed there."""
     parties = []

@@ -9,6 +9,7 @@ from isthmus.errors import IsthmusError
 from isthmus.report.report import write_report
 
 
+@pytest.mark.drawn
 def test_embeddings_are_drawn_for_the_first_seed(build: Build) -> None:
     page = Page(write_report([build(change=with_pictures)]))
     titles = [chart[0].text for chart in page.charts]

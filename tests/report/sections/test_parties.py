@@ -14,6 +14,8 @@ from result_folders import PARTIES, SEEDS, Build, Page, cut, page_on, said_over,
 
 from isthmus.report.report import write_report
 
+pytestmark = pytest.mark.drawn
+
 Change = Callable[[dict[str, Any]], None]
 
 

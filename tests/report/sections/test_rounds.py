@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from result_folders import LEVEL, ROUNDS, SEEDS, Build, Page, curve, run, said_over
 
 from isthmus.report.report import write_report
 
 
+@pytest.mark.drawn
 def test_every_method_has_its_curves_and_bars(build: Build) -> None:
     page = Page(write_report([build()]))
     for title in ("Validation accuracy", "Test accuracy"):

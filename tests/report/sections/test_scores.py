@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 from result_folders import Build, Page, of_another_task, page_on
 
 from isthmus.report.report import write_report
@@ -50,6 +51,7 @@ def test_no_two_tables_of_figures_have_the_same_title(build: Build) -> None:
     assert len(set(titles)) == len(titles) == 9
 
 
+@pytest.mark.drawn
 def test_folders_with_different_methods_stand_in_one_table(build: Build) -> None:
     first, second = build("a", ("fedavg",)), build("b", ("fedsage",))
     page = page_on(first, second)

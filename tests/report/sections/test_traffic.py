@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from result_folders import ROUNDS, Build, Page, ledger_rows
 
 from isthmus.report.report import write_report
@@ -21,6 +22,7 @@ def test_traffic_equals_the_ledger(build: Build) -> None:
     assert "local Nothing left any party" in page.text
 
 
+@pytest.mark.drawn
 def test_a_method_that_only_the_ledger_knows_is_shown(build: Build) -> None:
     def forget(parts: dict[str, Any]) -> None:
         parts["ledger"] += ledger_rows("unfinished", 0)
