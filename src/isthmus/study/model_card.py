@@ -45,6 +45,7 @@ def model_card(
     encoder, task = about["model"].get("encoder", "a module of its own"), about["task"]["name"]
     labels, trained = about["labels"], _BY[Method.named(about["method"]["name"]).role]
     trained_for = Task.named(task).read({key: value for key, value in about["task"].items() if key != "name"}, "task")
+    metrics = list(_metrics(run, cut, summary))
     lines = [
         f"# Model of {run.method}, seed {run.seed}",
         "",
@@ -72,7 +73,7 @@ def model_card(
         "",
         "| metric | this run | 95 % interval | over the seeds |",
         "| --- | --- | --- | --- |",
-        *(metrics := list(_metrics(run, cut, summary))),
+        *(f"| {' | '.join(row)} |" for row in metrics),
         "",
         *_explained(metrics),
         *_over_parties(run, cut),
@@ -152,7 +153,9 @@ def _data(study: Mapping[str, Any], cut: CutDescription | None) -> Iterator[str]
         yield f"- {cut.note}"
 
 
-def _metrics(run: RunResult, cut: CutDescription | None, summary: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _metrics(
+    run: RunResult, cut: CutDescription | None, summary: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str, str, str]]:
     over = {line["metric"]: line for line in summary if line["method"] == run.method and line["seeds"] > 1}
     for name, value in sorted(run.metrics.items(), key=lambda each: each[0] != f"test_{run.metric}"):
         if not name.startswith("test_"):
@@ -162,14 +165,14 @@ def _metrics(run: RunResult, cut: CutDescription | None, summary: Sequence[Mappi
         interval = "-" if found is None else f"{found[0]:.3f} to {found[1]:.3f}"
         line = over.get(name)
         spread = "-" if line is None else f"{line['mean']:.3f} ± {line['std']:.3f} ({line['seeds']} seeds)"
-        yield f"| {title} | {value:.3f} | {interval} | {spread} |"
+        yield title, f"{value:.3f}", interval, spread
 
 
-def _explained(metrics: Sequence[str]) -> Iterator[str]:
+def _explained(metrics: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
     """What the columns hold, of those that hold anything."""
-    if any(" to " in line for line in metrics):
+    if any(interval != "-" for _, _, interval, _ in metrics):
         yield "Intervals are Wilson's, over test items taken as independent, which neighbours in a graph are not."
-    if any("±" in line for line in metrics):
+    if any(spread != "-" for *_, spread in metrics):
         yield "Over the seeds stands the mean ± the standard deviation."
     yield ""
 
