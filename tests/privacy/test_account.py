@@ -29,7 +29,6 @@ def test_gaussian_noise_composes_as_in_dp_accounting(multiplier, times):
     assert account.cost(DELTA).epsilon < by_library((event, times), accountant=RdpAccountant)
 
 
-@pytest.mark.slow
 def test_noise_of_several_sizes_and_sampled_noise_compose_as_in_dp_accounting():
     account = Account()
     account.add("item", GaussianNoise(3.0), 2, "sums")

@@ -47,7 +47,6 @@ def test_the_noise_is_that_of_the_account():
     assert torch.equal(steps, steps.round())  # on the grid, whatever the gradients were
 
 
-@pytest.mark.slow
 def test_items_are_sampled_independently_at_the_rate():
     found, bits = plan(rate=0.3), SeededBits(1)
     drawn = np.stack([found.sample(50, bits) for _ in range(2000)])
