@@ -40,7 +40,6 @@ def of(name, **options):
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.thinned(5)
 def test_real_files_hold_what_is_known_of_them(name):
     pool, sizes = of(name).load(0), SETS[name].sizes
     party, y = pool.party, pool.party.graph.y
