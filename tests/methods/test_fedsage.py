@@ -333,8 +333,8 @@ def test_ideally_a_party_gets_its_neighbours_across_the_border_and_its_edges_to_
         x_found = dense(found)
         assert torch.equal(x_found[: party.nodes], dense(party))
         assert found.nodes == party.nodes + len(due)
-        if due:  # noise of standard deviation 0.1
-            assert 0 < (x_found[party.nodes :] - x[due]).abs().max() < 0.8
+        if due:  # noise whose standard deviation is a tenth of the features' size
+            assert (x_found[party.nodes :] - x[due]).abs().max() < 0.8 * x.abs().max()
         new = found.graph.edge_index[:, party.edges :].tolist()
         known = own + [ids[at] for at in due]
         across = {edge for edge in weight_of if (edge[0] in own) != (edge[1] in own)}
@@ -366,6 +366,18 @@ def test_ideally_parties_answer_twice_and_only_the_ends_of_an_edge_see_features(
         ("exchange", "disclose: delivery", "the addressed party"),
         ("ask", "join", "server sees each answer"),
     }
+
+
+@pytest.mark.parametrize("size", [1.0, 0.05])
+def test_noise_on_true_neighbours_is_a_tenth_of_the_features(size):
+    _, parties = small()
+    for party in parties:
+        party.graph.x = size * (dense(party) != 0).float()
+    finished = run(FedSagePlus(rounds=1, ideal=True), parties)
+    finished.go()
+    got = torch.cat([each["x"] for each in made(finished).values()])
+    noise = (got / size - (got / size).round()).std()
+    assert 0.07 < float(noise) < 0.13
 
 
 def test_ideally_a_party_is_due_features_of_the_nodes_at_its_edges_alone():

@@ -38,7 +38,7 @@ from isthmus.tasks.base import Task
 MAX_COMPARED = 500
 """Most nodes between which all distances are computed at once."""
 IDEAL_NOISE = 0.1
-"""Standard deviation of the noise on features of true neighbours."""
+"""Standard deviation of the noise on features of true neighbours, as a share of their size."""
 
 
 class FedSage(FedAvg):
@@ -150,7 +150,8 @@ class FedSagePlus(FedSage):
 
     With `ideal` nothing is generated. Each party sends the features of its border nodes, with little noise, to the
     parties at the other end of their edges, which join them to their own nodes by these edges. The public code of
-    FedGCN (Yao et al. 2023) stands for FedSage+ in this way. It bounds what a generator can reach, and hides nothing.
+    FedGCN (Yao et al. 2023) stands for FedSage+ in this way, with N(0, 0.1) on features of 0 and 1; on others the noise
+    is in proportion. It bounds what a generator can reach, and hides nothing.
     """
 
     name: ClassVar[str] = "fedsage-plus"
@@ -173,8 +174,8 @@ class FedSagePlus(FedSage):
     min_size: int = Field(5, ge=1)
     """Fewest nodes whose features are averaged before a generator meets them; the paper's 1 discloses raw features."""
     ideal: bool = False
-    """Replace generated neighbours by the true ones across the border, their features plus N(0, 0.1): discloses
-    features, a bound for comparison."""
+    """Replace generated neighbours by the true ones across the border, their features plus noise of a tenth of their
+    size: discloses features, a bound for comparison."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if self.ideal and state.once("mend"):
@@ -321,11 +322,11 @@ class FedSagePlus(FedSage):
             """Send the features of own nodes at edges to other parties, with noise, to these parties."""
             letters = []
             for party, draws in zip(self.held.parties, self.draws("disclose"), strict=True):
-                own_letters = {}
+                own_letters, much = {}, IDEAL_NOISE * _size(party.graph.x)
                 for other, (ids, at, _) in _across(party).items():
                     x = rows.to_dense(rows.take(party.graph.x, at))
                     noise = draws.of(other).normal(x.shape[:1], party.features, dtype=x.dtype)
-                    own_letters[other] = {"ids": ids, "rows": x + IDEAL_NOISE * noise}
+                    own_letters[other] = {"ids": ids, "rows": x + much * noise}
                 letters.append(own_letters)
             return Mail(letters)
 
@@ -357,6 +358,12 @@ def _root_mean(total: Total, features: int) -> float:
 
 def _values(x: Tensor) -> Tensor:
     return x.values() if rows.is_sparse(x) else x
+
+
+def _size(x: Tensor) -> float:
+    """The root mean square of the entries that are not 0: 1 where features are 0 and 1."""
+    entries = _values(x)
+    return float(entries[entries != 0].double().square().mean().sqrt()) if bool(entries.any()) else 0.0
 
 
 def _partners(federation: Federation, count: int, at: int) -> Each:
