@@ -87,6 +87,9 @@ def test_early_rounds_and_older_code_are_marked(tmp_path: Path, monkeypatch: pyt
     assert "| 120 | 2-3 | 70.0 ± 0.0 (2 of 3 early) | 72.0 ± 1.4 |" in text
     assert "**points to at 1 of 2**: 74 / 73 (1 comparison, 2 seeds); left out" in text
     assert "as validation chose a first round: 120" in text
+    for seed in range(3):  # with one round in all there is nothing to choose
+        results.add(first, {"seed": seed, "figures": {"test": 0.7, "val": 0.5}, "round": 1, "rounds": 1})
+    assert "early)" not in markdown(plan, results, "table1")
     monkeypatch.setattr("isthmus.papers.results.LAWS", 99)
     assert "Older code made 9 of these runs" in markdown(plan, results, "table1")
 

@@ -158,9 +158,15 @@ def means(table: Table, results: TableResults, figure: str) -> dict[tuple[str, .
 
 
 def early_runs(table: Table, runs: Runs) -> list[bool]:
-    """Say for each run whether it chose, or ended at, one of the first `table.early` rounds."""
-    chosen = [run.get("round") or run.get("rounds") or math.inf for run in runs]
-    return [table.early > 0 and each <= table.early for each in chosen]
+    """Say for each run whether it chose, or ended at, one of the first `table.early` rounds.
+
+    A run of one round had nothing to choose from: it is there to show a model that hardly anybody trained.
+    """
+    if not table.early:
+        return [False for _ in runs]
+    return [
+        (run.get("round") or run.get("rounds") or math.inf) <= table.early and run.get("rounds") != 1 for run in runs
+    ]
 
 
 def count_older(table: Table, results: TableResults) -> int:
