@@ -289,19 +289,25 @@ def _spread(values: Sequence[float]) -> str:
 def pooled(study: ShelfEntry, lines: Sequence[str]) -> str:
     """The headline figure: a line per place on these axes, a column per value of the last axis, means over the others.
 
+    Columns of a line share the places that its mean is over, where there are any that all of them have.
     After each mean stand its standard deviation, over the other axes or else over seeds, the number of runs, and how
     many of them chose one of the first rounds.
     """
     last, figure = study.plan.axes[-1], next(iter(study.plan.figures))
-    found: dict[tuple[str, ...], dict[str, list[Runs]]] = {}
+    found: dict[tuple[str, ...], dict[str, dict[tuple[str, ...], Runs]]] = {}
     for cell in study.plan.cells():
         if runs := [run for run in study.results.runs(cell) if figure in run["figures"]]:
             key = tuple(cell.place[axis] for axis in lines)
-            found.setdefault(key, {}).setdefault(cell.place[last.name], []).append(runs)
+            other = tuple(value for axis, value in cell.place.items() if axis not in (*lines, last.name))
+            found.setdefault(key, {}).setdefault(cell.place[last.name], {})[other] = runs
     if not found:
         return "Not run yet."
     columns = [each for each in last.changes() if any(each in cells for cells in found.values())]
-    rows = [(*key, *(_pooled_mean(study, cells.get(each, [])) for each in columns)) for key, cells in found.items()]
+    rows = []
+    for key, cells in found.items():
+        shared = set.intersection(*map(set, cells.values()))
+        samples = {name: [runs for at, runs in each.items() if at in (shared or each)] for name, each in cells.items()}
+        rows.append((*key, *(_pooled_mean(study, samples.get(each, [])) for each in columns)))
     return table((*lines, *columns), rows)
 
 

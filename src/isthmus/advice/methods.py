@@ -252,6 +252,7 @@ ROWS = (
         "Many small graphs each, whose edges are secret",
         lambda s: "if a model must not reveal which edges a graph has" if s.level == "graph" and s.labelled else "",
         wish=True,
+        caveat="compare with fedavg and --encoder deepsets, which reads no edges: no gain over it is shown on molecules",
     ),
     Row(
         "unlabelled",
@@ -279,7 +280,7 @@ ROWS = (
         study="coupled",
     ),
 )
-"""The first row that fits has the most to gain, apart from wishes."""
+"""The first row that fits is the one to try first, apart from wishes."""
 
 
 def advised(situation: Situation) -> Iterator[Advice]:
