@@ -61,8 +61,8 @@ class FedGL(FedAvg):
     The defaults differ from the paper where its formulas fail or give single parties away: cosines in place of dot
     products, one normalisation of both graphs, weights w_k that add up to one over a node's holders, P as the softmax
     of H, means in place of sums of losses, and a start once models have learned something. The options name the
-    paper's choice. Of the graph of all parties' nodes, on which a study measures the global goal, no edge is missing;
-    it gets no pseudo graph.
+    paper's choice. The graph of all parties' nodes, on which a study measures the global goal, has the edges that some
+    party holds, and gets no pseudo graph.
     """
 
     name: ClassVar[str] = "fedgl"
