@@ -252,7 +252,7 @@ ROWS = (
         "Many small graphs each, whose edges are secret",
         lambda s: "if a model must not reveal which edges a graph has" if s.level == "graph" and s.labelled else "",
         wish=True,
-        caveat="compare with fedavg and --encoder deepsets, which reads no edges: no gain on it is shown for molecules",
+        caveat="compare with a model that reads no edges, --encoder deepsets: no gain on it is shown for molecules",
     ),
     Row(
         "unlabelled",
