@@ -289,7 +289,7 @@ def _spread(values: Sequence[float]) -> str:
 def pooled(study: ShelfEntry, lines: Sequence[str]) -> str:
     """The headline figure: a line per place on these axes, a column per value of the last axis, means over the others.
 
-    Columns of a line share the places that its mean is over, where there are any that all of them have.
+    If some columns of a line lack a place, means are over the places that all of them have, if there are any.
     After each mean stand its standard deviation, over the other axes or else over seeds, the number of runs, and how
     many of them chose one of the first rounds.
     """

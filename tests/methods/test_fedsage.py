@@ -334,7 +334,7 @@ def test_ideally_a_party_gets_its_neighbours_across_the_border_and_its_edges_to_
         assert torch.equal(x_found[: party.nodes], dense(party))
         assert found.nodes == party.nodes + len(due)
         if due:  # noise whose standard deviation is a tenth of the features' size
-            assert (x_found[party.nodes :] - x[due]).abs().max() < 0.8 * x.abs().max()
+            assert 0 < (x_found[party.nodes :] - x[due]).abs().max() < 0.8 * x.abs().max()
         new = found.graph.edge_index[:, party.edges :].tolist()
         known = own + [ids[at] for at in due]
         across = {edge for edge in weight_of if (edge[0] in own) != (edge[1] in own)}

@@ -160,12 +160,10 @@ def means(table: Table, results: TableResults, figure: str) -> dict[tuple[str, .
 def early_runs(table: Table, runs: Runs) -> list[bool]:
     """Say for each run whether it chose, or ended at, one of the first `table.early` rounds.
 
-    A run of one round had nothing to choose from: it is there to show a model that hardly anybody trained.
+    A run of one round had no choice: it shows a model that was not trained.
     """
-    if not table.early:
-        return [False for _ in runs]
     return [
-        (run.get("round") or run.get("rounds") or math.inf) <= table.early and run.get("rounds") != 1 for run in runs
+        run.get("rounds") != 1 and (run.get("round") or run.get("rounds") or math.inf) <= table.early for run in runs
     ]
 
 
