@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,9 +128,10 @@ def advice() -> str:
         name = each.study or each.setting
         study = shelf.entry(GUIDE, f"guide/{name}")
         figure = next(iter(study.plan.figures))
-        names = code(*(kind.name for kind in each.methods()))
-        result = f"`guide/{name}`, {figure}: {_found(study, figure)}"
-        rows.append((each.has, names, leaving(each.methods()), "; ".join(filter(None, (result, each.caveat)))))
+        names = [kind.name for kind in each.methods()]
+        among = {"local", "centralized", *names} if each.study else None  # it is of another row
+        result = f"`guide/{name}`, {figure}: {_found(study, figure, among)}"
+        rows.append((each.has, code(*names), leaving(each.methods()), "; ".join(filter(None, (result, each.caveat)))))
     return table(("what parties have", "methods", "what leaves, besides sums of model weights", "result"), rows)
 
 
@@ -338,12 +339,13 @@ def _spent(study: ShelfEntry) -> str:
     return table((*(axis.name for axis in study.plan.axes), *head), rows)
 
 
-def _found(study: ShelfEntry, figure: str) -> str:
-    """Means by method, for each setting where there are several."""
+def _found(study: ShelfEntry, figure: str, among: Collection[str] | None = None) -> str:
+    """Means by method, of all methods or of some, for each setting where there are several."""
     settings: dict[str, list[str]] = {}
     for (*others, method), value in means(study.plan, study.results, figure).items():
         where = ", ".join(f"{axis.name}: {name}" for axis, name in zip(study.plan.axes, others, strict=False))
-        settings.setdefault(where, []).append(f"{method} {value:.1f}")
+        if among is None or method in among:
+            settings.setdefault(where, []).append(f"{method} {value:.1f}")
     return "; ".join(f"({where}) {', '.join(told)}" if where else ", ".join(told) for where, told in settings.items())
 
 
