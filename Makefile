@@ -39,6 +39,7 @@ bench: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/speed/rounds.py
 
 evidence: $(VENV)/.installed  ## the papers' tables that are not run yet, in one process of low priority: days; stop and repeat at will
+	export MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824; \
 	grep -v '^#' benchmarks/papers/queue.txt | while IFS= read -r line; do \
 		printf '%s\n' "$$line" | OMP_NUM_THREADS=1 xargs nice -n 19 $(BIN)/isthmus papers run --resume --jobs 1; done
 
