@@ -65,5 +65,6 @@ class Moon(FedAvg):
             """-log of the share of the sent model among both, `[parties]`."""
             assert step.embedding is not None
             sent, previous = (F.cosine_similarity(step.embedding, each, dim=-1) for each in step.beside)
-            each = F.softplus((previous - sent) / self.method.temperature)
+            both = torch.stack([sent, previous], dim=-1) / self.method.temperature
+            each = -both.log_softmax(-1)[..., 0]
             return step.mean(each if each.dim() == 1 else each.mean(1))  # a pair has two embeddings

@@ -11,6 +11,7 @@ from torch_geometric import nn as gnn
 
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.encoders import Encoder, MessagePassing, Perceptron, Propagate
+from isthmus.nn.pointwise import sigmoid
 from isthmus.nn.products import normalised_edges
 from isthmus.nn.twins import REPEATED
 
@@ -283,7 +284,7 @@ class HopAttention(nn.Module):
     def forward(self, hops: Tensor) -> Tensor:
         each = hops.view(hops.size(0), self.hops + 1, -1)
         scores = torch.cat([self.of_each(hop.contiguous()) for hop in each.unbind(1)], dim=1)
-        attention = (self.of_all(hops) + scores).sigmoid().softmax(1)
+        attention = sigmoid(self.of_all(hops) + scores).softmax(1)
         return (each * attention.unsqueeze(-1)).sum(1)
 
 

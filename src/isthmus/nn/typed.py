@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch_geometric.utils import softmax
 
 from isthmus.data.level import Level
 from isthmus.data.schema import Schema
 from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Embedder, Encoder, MessagePassing
+from isthmus.nn.pointwise import gelu, sigmoid
 from isthmus.nn.products import ALIGNED, Propagation
 from isthmus.nn.side_by_side import Access, Last, Layer, Rows
 
@@ -398,9 +398,9 @@ class HgtLayer(TypedLayer):
                 share = softmax(torch.cat(scores) / math.sqrt(each), target, num_nodes=graph.counts[kind])
                 h = h.index_add(0, target, (torch.cat(messages) * share.unsqueeze(-1)).flatten(1))
             rows = graph.rows[kind]
-            out = weights.linear(F.gelu(h), weights[f"out_{kind}"], rows, weights[f"out_bias_{kind}"])
+            out = weights.linear(gelu(h), weights[f"out_{kind}"], rows, weights[f"out_bias_{kind}"])
             if self.width(kind) == self.out:
-                share = weights.repeat(weights[f"skip_{kind}"].sigmoid(), rows)
+                share = weights.repeat(sigmoid(weights[f"skip_{kind}"]), rows)
                 out = share * out + (1 - share) * x[kind]
             outputs[kind] = out
         return graph.flat(outputs, self.out, flat)

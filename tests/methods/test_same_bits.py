@@ -1,0 +1,32 @@
+"""A party's model has the same bits alone and beside other parties, by every method that promises it."""
+
+import pytest
+import torch
+
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
+from isthmus.testing import Subject, small_parties
+
+PADS_TO_THE_MOST = {"fclg", "fgssl", "infograph", "mvgrl"}
+"""Methods that compare a party's items in one product for all parties, see docs/reproducibility.md."""
+TESTED_APART = {"o-pfgl"}  # in test_o_pfgl.py: with its defaults it takes two minutes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(Method.known().keys() - PADS_TO_THE_MOST - TESTED_APART))
+def test_models_have_the_same_bits_alone_and_side_by_side(name):
+    method = Method.named(name)(rounds=3)
+    for level in {"node", "graph"}.intersection(method.levels):
+        encoder = Encoder.named(method.encoder)(hidden=8)
+        subject = Subject(method, small_parties(level, 5), encoder)
+        together, alone = (subject.run(side_by_side=each).go().models for each in (True, False))
+        _equal(together, alone, level)
+
+
+def _equal(together, alone, where):
+    if isinstance(together, torch.Tensor):
+        assert torch.equal(together, alone), where
+    elif isinstance(together, dict):
+        assert together.keys() == alone.keys()
+        for name, own in together.items():
+            _equal(own, alone[name], f"{where}/{name}")
