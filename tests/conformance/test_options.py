@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -31,6 +32,7 @@ METHODS = (
 PARTIES = small_parties("node", parties=3)
 
 
+@cache
 def without_effect_here() -> set[str]:
     """`precision`, on a processor that has no units for products of rounded factors."""
     x, before = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)), torch.get_float32_matmul_precision()
