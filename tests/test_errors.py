@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import (
+    DIVERGED,
     IsthmusError,
     PartyFailed,
     PayloadError,
@@ -33,7 +34,7 @@ def test_hint_is_the_most_similar_name_or_all_names(name: str, known: list[str],
     assert did_you_mean(name, known) == hint
 
 
-@pytest.mark.parametrize("kind", [PayloadError, PartyFailed, TooFewAnswers])
+@pytest.mark.parametrize("kind", [PayloadError, PartyFailed, TooFewAnswers, *DIVERGED])
 def test_every_error_is_an_isthmus_error(kind: type[Exception]) -> None:
     assert issubclass(kind, IsthmusError)
 

@@ -19,6 +19,13 @@ class PayloadError(IsthmusError):
     """A payload has a field that is not allowed, or lacks one that is needed."""
 
 
+class NotFinite(PayloadError):  # noqa: N818
+    """Numbers are NaN or infinite, as after a training that diverged."""
+
+    HINT = "if training diverged, lower its learning rate"
+    """Part of the reason of a party whose numbers are not finite: reasons travel as texts."""
+
+
 class PartyFailed(IsthmusError):  # noqa: N818 - reads as what happened
     """A party could not answer an action."""
 
@@ -30,6 +37,14 @@ class PartyFailed(IsthmusError):  # noqa: N818 - reads as what happened
 
 class TooFewAnswers(IsthmusError):  # noqa: N818
     """Fewer parties answered than the method needs."""
+
+
+class Diverged(TooFewAnswers):
+    """Fewer parties answered than the method needs, because the numbers of the others are not finite."""
+
+
+DIVERGED = (NotFinite, Diverged)
+"""How a training that diverges ends: at the server, or at the parties."""
 
 
 class SeveralErrors(IsthmusError):  # noqa: N818

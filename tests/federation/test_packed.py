@@ -8,7 +8,7 @@ import pytest
 import torch
 from scripted import bits
 
-from isthmus.errors import PayloadError
+from isthmus.errors import NotFinite, PayloadError
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.packed import PackedReply, open_mail, open_request, pack_mail, pack_request
@@ -44,7 +44,7 @@ def test_a_sealed_letter_passes_as_it_is() -> None:
 
 def test_an_answer_that_cannot_travel_is_the_fault_of_its_party() -> None:
     reply = there_and_back(Answer({"x": [float("nan"), 1.0]}))
-    assert (reply.parties, reply.failures) == (("b",), {"a": "action 'say', field 'x' is nan: not a finite number"})
+    assert (reply.parties, reply.failures) == (("b",), {"a": f"action 'say', field 'x' is nan: {NotFinite.HINT}"})
 
 
 def test_a_letter_over_the_limit_is_the_fault_of_its_sender() -> None:

@@ -12,7 +12,7 @@ import torch
 from at_parties import transport_of
 from scripted import NAMES, bits, federation_of, number, site_of
 
-from isthmus.errors import IsthmusError, PartyFailed, PayloadError, TooFewAnswers
+from isthmus.errors import Diverged, IsthmusError, NotFinite, PartyFailed, PayloadError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, IdUnion, Mail
 from isthmus.federation.site import Site
@@ -415,8 +415,12 @@ def one_bad(bad: Any, good: Any = 1.0) -> Callable[[Site, Any], Answer]:
 
 
 FAULTS = {
-    "nan": (math.nan, 1.0, "action 'say', field 'g/x' is nan: not a finite number"),
-    "nan tensor": (torch.tensor([math.nan, 1]), torch.ones(2), "action 'say', field 'g/x' has 1 NaN or infinite value"),
+    "nan": (math.nan, 1.0, "action 'say', field 'g/x' is nan: " + NotFinite.HINT),
+    "nan tensor": (
+        torch.tensor([math.nan, 1]),
+        torch.ones(2),
+        "action 'say', field 'g/x' has 1 NaN or infinite value: " + NotFinite.HINT,
+    ),
     "object": (None, 1.0, "action 'say', field 'g/x' is a NoneType: only tensors, numbers and texts travel"),
     "too large": (torch.ones(999), torch.ones(2), "action 'say', payload of 4076 bytes is over the limit of 1000"),
 }
@@ -451,7 +455,7 @@ def test_a_message_that_cannot_travel_leaves_its_sender_out(through_bytes: bool)
         return Mail([{"party-0": {"x": math.nan if n == 1 else 1.0}} for n in numbers(site)])
 
     receipt = federation_of(script, wire=through_bytes, quorum=0.5).exchange("say")
-    assert receipt.missing == {"party-1": "action 'say', field 'x' is nan: not a finite number"}
+    assert receipt.missing == {"party-1": "action 'say', field 'x' is nan: " + NotFinite.HINT}
     assert [sender for sender, _ in receipt.sizes] == ["party-0", "party-2", "party-3"]
 
 
@@ -472,11 +476,29 @@ def test_below_the_quorum_a_call_says_who_is_missing(quorum: float, passes: bool
     if passes:
         assert len(federation.ask("say")) == 3
         return
-    with pytest.raises(TooFewAnswers) as caught:
+    with pytest.raises(Diverged) as caught:
         federation.ask("say")
     assert "round 7, say: only 3 of 4 parties answered (all must). " in str(caught.value)
     assert "Missing: party-1 (field 'g/x' is nan" in str(caught.value)
     assert len(federation.ledger.entries) == 1
+
+
+def test_training_diverged_only_if_nothing_else_is_missing() -> None:
+    def script(site: Site, request: Any) -> Answer:
+        if 2 in numbers(site):
+            raise PartyFailed("party-2", "disk full")
+        return one_bad(math.nan)(site, request)
+
+    with pytest.raises(TooFewAnswers, match=r"party-2 \(disk full\)") as caught:
+        federation_of(script, split=ALONE, quorum=0.75).ask("say")
+    assert not isinstance(caught.value, Diverged)
+
+
+def test_a_request_of_the_server_that_diverged_is_told_as_such() -> None:
+    with pytest.raises(
+        NotFinite, match=r"^server, request of action 'say': field 'w' is inf: if training diverged, lower"
+    ):
+        federation_of(silent).ask("say", {"w": math.inf})
 
 
 @pytest.mark.parametrize(

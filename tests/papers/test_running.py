@@ -174,6 +174,41 @@ def test_a_best_end_is_not_the_end(
     assert ("in 1 at an end" in trials_text(plan, results, "ends.json")) == (best < chosen)
 
 
+def test_a_trial_that_diverges_is_the_worst_and_stops_nothing(at_once: None, tmp_path: Path) -> None:
+    text = WIDE.replace("[0.1, 1.0]", "[0.1, 1e30]").replace("widen = 3", "widen = 0")
+    text = text.replace("seeds = 1\n", 'seeds = 1\nstudy.method.local.optimizer = "sgd"\n')
+    plan, results, path, lines = (
+        table(tmp_path, "wide", wide=text),
+        TableResults(),
+        tmp_path / "results.json",
+        list[str](),
+    )
+    runner = Runner(
+        plan,
+        results,
+        tmp_path / "state",
+        save=lambda now: now.write(path),
+        on_progress=lambda at: lines.append(at.line),
+    )
+    assert runner.run(1) == []
+    (cell,) = plan.cells()
+    (run,) = TableResults.read(path).runs(cell)
+    assert run["chosen"]["method.local.lr"] == 0.1
+    assert TableResults.read(path).tuned(cell)['{"method.local.lr": 1e+30, "model.hidden": 4}'] == {"100": None}
+    assert sum("seed 100: diverged, round 1, train: only 0 of" in line for line in lines) == 1
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_cell_whose_trials_all_diverge_fails(at_once: None, tmp_path: Path) -> None:
+    text = WIDE.replace("[0.1, 1.0]", "[1e29, 1e30]").replace("widen = 3", "widen = 0")
+    plan = table(
+        tmp_path, "wide", wide=text.replace("seeds = 1\n", 'seeds = 1\nstudy.method.local.optimizer = "sgd"\n')
+    )
+    (failed,) = Runner(plan, TableResults(), NEVER).run(1)
+    assert failed.startswith("fedavg, seed 0: ")
+    assert "if training diverged, lower its learning rate" in failed
+
+
 def test_runs_of_older_code_are_repeated_with_what_validation_now_chooses(
     at_once: None, tmp_path: Path, best_rate: list[float]
 ) -> None:

@@ -140,6 +140,14 @@ def test_trials_that_stay_below_the_median_are_pruned(tmp_path: Path, monkeypatc
     assert results.search.importance == {"fedavg": {"local.lr": 1.0}}
 
 
+def test_a_trial_whose_training_diverges_stops_no_search(tmp_path: Path) -> None:
+    study = study_of("fedavg", tune={"local": {"lr": [0.01, 1e30]}})
+    study = Study.of(study.model_dump(exclude_unset=True) | {"training": {"rounds": 2, "local": {"optimizer": "sgd"}}})
+    results = tune(study, tmp_path / "out", trials=2)
+    assert [(values["local.lr"], mean is None) for _, values, mean in tried(results)] == [(0.01, False), (1e30, True)]
+    assert results.runs[0].metrics["test_accuracy"] > 0
+
+
 @pytest.mark.slow
 def test_a_search_that_was_stopped_goes_on_to_the_same_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "build_run", Curves)

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, overload
 
 import torch
 
-from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, did_you_mean
+from isthmus.errors import Diverged, IsthmusError, NotFinite, PayloadError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire
 from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Reply, Total
 from isthmus.federation.bounds import Held, Introduced, answer_problem, count_problem, ids_problem
@@ -296,7 +296,7 @@ class Federation:
                         f"{did_you_mean(name, self.parties)}"
                     )
             if not all(math.isfinite(value) for value in own.values()):
-                raise IsthmusError(f"action '{action}': coefficients for party '{party}' are not finite")
+                raise NotFinite(f"action '{action}': coefficients for party '{party}' are not finite")
 
     def permit_coefficients(self, action: str) -> None:
         """Refuse sums with coefficients where a protection hides the summands."""
@@ -449,7 +449,8 @@ class Federation:
             return
         due = "all must" if needed == len(asked) else f"quorum {needed}"
         reasons = {party: why.removeprefix(f"action '{action}', ") for party, why in missing.items()}
-        raise TooFewAnswers(
+        kind = Diverged if missing and all(NotFinite.HINT in why for why in missing.values()) else TooFewAnswers
+        raise kind(
             f"round {self.clock()}, {action}: only {answered} of {len(asked)} parties answered ({due}). "
             f"Missing: {format_missing(reasons)}"
         )
@@ -491,7 +492,7 @@ def _check_request(action: str, request: wire.Payload | Each, asked: Sequence[st
         try:
             wire.check(payload, limit=limit)
         except PayloadError as error:
-            raise PayloadError(f"server, request of action '{action}'{whom}: {error}") from error
+            raise type(error)(f"server, request of action '{action}'{whom}: {error}") from error
 
 
 def _failures(replies: Sequence[Reply]) -> dict[str, str]:

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from isthmus.errors import PayloadError
+from isthmus.errors import NotFinite, PayloadError
 
 Scalar: TypeAlias = bool | int | float | str
 Payload: TypeAlias = Mapping[str, Any]
@@ -90,9 +90,9 @@ def unflatten(fields: Mapping[str, Any]) -> dict[str, Any]:
 def check(payload: Payload | Sealed, *, limit: int = LIMIT) -> None:
     """Raise an error for a payload that must not travel.
 
-    >>> check({"weights": {"bias": torch.tensor([float("nan")])}})
+    >>> check({"bias": torch.tensor([float("nan")])})
     Traceback (most recent call last):
-    isthmus.errors.PayloadError: field 'weights/bias' has 1 NaN or infinite value
+    isthmus.errors.NotFinite: field 'bias' has 1 NaN or infinite value: if training diverged, lower its learning rate
     """
     for count, (name, value) in enumerate(() if isinstance(payload, Sealed) else flatten(payload), 1):
         if count > MOST_FIELDS:
@@ -101,9 +101,11 @@ def check(payload: Payload | Sealed, *, limit: int = LIMIT) -> None:
         if isinstance(value, Tensor):
             if not _is_finite(value):
                 bad = int((~torch.isfinite(value)).sum())
-                raise PayloadError(f"field '{name}' has {bad} NaN or infinite value{'s' if bad > 1 else ''}")
+                raise NotFinite(
+                    f"field '{name}' has {bad} NaN or infinite value{'s' if bad > 1 else ''}: {NotFinite.HINT}"
+                )
         elif isinstance(value, float) and not math.isfinite(value):
-            raise PayloadError(f"field '{name}' is {value}: not a finite number")
+            raise NotFinite(f"field '{name}' is {value}: {NotFinite.HINT}")
     if (bytes_ := size(payload)) > limit:
         raise PayloadError(f"payload of {bytes_} bytes is over the limit of {limit}")
 

@@ -17,6 +17,7 @@ from isthmus.data import rows
 from isthmus.data.level import Level
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
+from isthmus.federation import wire
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.models import Models
@@ -124,6 +125,7 @@ class OpFGL(Method):
                     "lower `min_holders`, or label more nodes"
                 )
             state.surrogate = self.matched(count, mean, deviation, draws_of(federation.seed, "surrogate"))
+            wire.check(state.surrogate)  # matching may diverge
             state.weights = self.trained(model, state.surrogate, seed_of(federation.seed, "target"))
             yield state
         for state.round in state.rounds(self.rounds):

@@ -93,8 +93,8 @@ class TableResults:
             values = tuned.get(json.dumps(trial), {})
             if any(str(seed) not in values for seed in cell.tune.seeds):
                 return None
-            mean = statistics.fmean(values[str(seed)] for seed in cell.tune.seeds)
-            means.append((-math.inf if math.isnan(mean) else mean, trial))
+            figures = [values[str(seed)] for seed in cell.tune.seeds]
+            means.append((-math.inf if None in figures else statistics.fmean(figures), trial))
         return dict(max(means, key=lambda each: each[0])[1])
 
     def add(self, cell: Cell, run: dict[str, Any]) -> None:
@@ -112,9 +112,11 @@ class TableResults:
         runs.append({**run, "with": position} if (position := self.versions.index(current)) else run)
         runs.sort(key=lambda each: each["seed"])
 
-    def add_trial(self, cell: Cell, trial: str, seed: int, value: float) -> None:
-        """Add the result of a trial."""
-        self._entry(cell)["tuned"].setdefault(trial, {})[str(seed)] = value
+    def add_trial(self, cell: Cell, trial: str, seed: int, value: float | None) -> None:
+        """Add the result of a trial; none, or no finite one, if its training diverged."""
+        self._entry(cell)["tuned"].setdefault(trial, {})[str(seed)] = (
+            value if value is None or math.isfinite(value) else None
+        )
 
     def _entry(self, cell: Cell) -> dict[str, Any]:
         entry = self.cells[tuple(cell.place.values())] = self._current(cell)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import DIVERGED, IsthmusError, did_you_mean
 from isthmus.papers.claims import check_values
 from isthmus.papers.measures import Measure
 from isthmus.papers.measures.training import Training
@@ -172,6 +172,11 @@ class Runner:
         try:
             run = done.result()
         except Exception as error:  # a failed cell must not stop the others
+            if job.trial and isinstance(error, DIVERGED):
+                self.results.add_trial(job.cell, job.trial, job.seed, None)
+                self.save(self.results)
+                _forget(job)
+                return f"{job.name}: diverged, {' '.join(str(error).split())[:300]}"
             kind = "" if isinstance(error, IsthmusError) else f"{type(error).__name__}: "
             failed.append(f"{job.name}: {kind}{' '.join(str(error).split())[:300]}")
             return failed[-1]
@@ -204,8 +209,7 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     if len(missing) == len(job.metrics):
         raise IsthmusError(f"no metric '{missing[0]}': {did_you_mean(missing[0], measured.metrics)}")
     figures = {name: measured.metrics[metric] for name, metric in job.metrics.items() if metric in measured.metrics}
-    for path in (job.checkpoint, previous_of(job.checkpoint)):
-        path.unlink(missing_ok=True)
+    _forget(job)
     return {
         "seed": job.seed,
         "figures": {name: round(value, 6) for name, value in figures.items()},
@@ -217,3 +221,9 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - began, 1),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def _forget(job: Job) -> None:
+    """Delete the checkpoints of a job that is done."""
+    for path in (job.checkpoint, previous_of(job.checkpoint)):
+        path.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import torch
 
 from isthmus import store, toml
-from isthmus.errors import IsthmusError, format_option, missing_extra, writes_flags
+from isthmus.errors import DIVERGED, IsthmusError, format_option, missing_extra, writes_flags
 from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR
 from isthmus.result_files import Search, Tried
@@ -310,7 +310,10 @@ def _score(study: Study, method: Method, trial: optuna.Trial) -> float:
                 if trial.should_prune():
                     raise optuna.TrialPruned
 
-        scores.append(build_run(study, method, seed, loaded, on_round=watch).go().metrics.get(metric, math.nan))
+        try:
+            scores.append(build_run(study, method, seed, loaded, on_round=watch).go().metrics.get(metric, math.nan))
+        except DIVERGED:
+            scores.append(math.nan)
     trial.set_user_attr("scores", scores)
     if not all(map(math.isfinite, scores)):
         raise optuna.TrialPruned

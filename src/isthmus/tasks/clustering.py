@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from isthmus.data.level import Level
 from isthmus.data.party import Party
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, NotFinite
 from isthmus.nn.encoders import Encoder
 from isthmus.tasks.base import CountForm, Step
 from isthmus.tasks.classification import Classes
@@ -133,7 +133,7 @@ class GraphClustering(Classes):
         for part in output.split(list(sizes)):
             z = part.double().cpu().numpy()
             if not np.isfinite(z).all():
-                raise IsthmusError("embeddings to cluster are not finite: set a smaller local.lr, or local.clip")
+                raise NotFinite(f"embeddings to cluster are not finite: {NotFinite.HINT}, or set local.clip")
             of_scales = [scaled(z, scale) for scale in self.scales]
             parties.append(np.hstack([np.column_stack([each, self.cluster(each)]) for each in of_scales]))
         return torch.from_numpy(np.concatenate(parties)).to(output)

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from isthmus.data import rows
 from isthmus.data.level import Level
 from isthmus.data.party import Party
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, NotFinite
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.models import Models
@@ -163,7 +163,7 @@ class Condensing(Method):
         if wrong := [name for name, value in state.graph.items() if not bool(value.isfinite().all())]:
             rate = "edge_lr" if wrong[0].startswith("edges/") else "descent.lr"
             why = f"'{wrong[0]}' of the synthetic graph is not finite: lower {rate}"
-            raise IsthmusError(f"method '{self.name}', by round {state.round}: {why}")
+            raise NotFinite(f"method '{self.name}', by round {state.round}: {why}")
         with torch.no_grad():
             return to_data(state.scale * state.graph["x"], state.y, self.joined(state.graph), self.weakest)
 
