@@ -16,7 +16,9 @@ TESTED_APART = {"o-pfgl"}  # in test_o_pfgl.py: with its defaults it takes two m
 @pytest.mark.parametrize("name", sorted(Method.known().keys() - PADS_TO_THE_MOST - TESTED_APART))
 def test_models_have_the_same_bits_alone_and_side_by_side(name):
     method = Method.named(name)(rounds=3)
-    for level in {"node", "graph"}.intersection(method.levels):
+    levels = sorted({"node", "graph"}.intersection(method.levels))
+    assert levels
+    for level in levels:
         encoder = Encoder.named(method.encoder)(hidden=8)
         subject = Subject(method, small_parties(level, 5), encoder)
         together, alone = (subject.run(side_by_side=each).go().models for each in (True, False))
