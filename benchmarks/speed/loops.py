@@ -2,8 +2,8 @@
 
 A class for each method, and one for its party. What `rounds.py` says of its loop holds for all: a model per party made
 once, dense features, a fresh optimiser in every round, and an evaluation of each party's model. What does not change
-from round to round is computed once. Models are made of PyG's layers; those that a method adds (`SmoothedHead`, masks,
-the networks of AdaFGL, the generator of FedTAD) are the plain torch modules of Isthmus.
+from round to round is computed once. Models are made of PyG's layers; those that a method adds (masks, the
+networks of AdaFGL, the generator of FedTAD) are the plain torch modules of Isthmus.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from isthmus.methods.gcfl_plus import warped_distance
 from isthmus.nn.adaptive import message, similar
 from isthmus.nn.decoupled import Diffused
 from isthmus.nn.draws import draws_of, seed_of, torch_seeded
+from isthmus.nn.projected import SmoothedHead
 from isthmus.nn.pseudo import NOISE, PseudoNodes, join_similar, sameness
 from isthmus.nn.structure import walk_encoding
 from isthmus.nn.weights import Weights
@@ -222,7 +223,21 @@ def by_cosine(vectors: Sequence[Tensor], sharpness: float) -> Tensor:
     return (sharpness * unit @ unit.T).softmax(1)
 
 
+class PairsHead(SmoothedHead):
+    """The head that reads smoothed embeddings, as its formula is written: with a kernel of all pairs of nodes."""
+
+    def forward(self, h: Tensor, *edges: Tensor) -> Tensor:
+        s = h @ self.direction / h.norm(dim=1).max()
+        kernel = (-((s.unsqueeze(1) - s.unsqueeze(0)) ** 2) / self.bandwidth**2).exp()
+        return self.linear(torch.cat([h, kernel @ h / kernel.sum(dim=1, keepdim=True)], dim=1))
+
+
 class FedAux(Mixed):
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
+        for party in self.parties:
+            party.model.body.linear.__class__ = PairsHead
+
     def shares(self) -> Tensor:
         return by_cosine([party.model.body.linear.direction.detach() for party in self.parties], 10.0)
 

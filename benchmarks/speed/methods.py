@@ -31,10 +31,11 @@ from torch import Tensor, nn
 sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
 sys.path.append(str(Path(__file__).parents[1] / "peers"))  # compare.py is there
 import loops
-from compare import setting_of
+from compare import LABELS, setting_of
 from rounds import LR, PAGE, WARM_UP, WEIGHT_DECAY, Bench, PlainGCN, between
 
 from figures import keep, markdown, named, origin, print_table
+from isthmus.data.datasets.citations import PubMed
 from isthmus.data.datasets.tu import Proteins
 from isthmus.data.partition import Partition
 from isthmus.data.party import Party
@@ -57,6 +58,7 @@ class Case:
 
     Attributes:
         name: of the method.
+        data: Cora, PubMed or PROTEINS.
         options: of the method.
         same: options without what both sides draw differently, for the comparison of weights.
         first: rounds that are not counted.
@@ -67,7 +69,7 @@ class Case:
     loop: type[loops.Loop]
     encoder: type[Encoder] = Gcn
     model: Mapping[str, Any] = field(default_factory=dict)
-    graphs: bool = False
+    data: str = "Cora"
     options: Mapping[str, Any] = field(default_factory=lambda: {"local": LOCAL})
     same: Mapping[str, Any] = field(default_factory=dict)
     first: int = WARM_UP
@@ -79,7 +81,7 @@ class Case:
 
 
 def of_graphs(name: str, loop: type[loops.Loop], **options: Any) -> Case:
-    return Case(name, loop, Gin, {"layers": 3}, graphs=True, **options)
+    return Case(name, loop, Gin, {"layers": 3}, "PROTEINS", **options)
 
 
 ADAFGL = {"local": LOCAL, "personal": {"epochs": 10, **OWN}, "personal_rounds": 10**6}
@@ -101,12 +103,13 @@ CASES = (
     Case("fedtad", loops.FedTad),
     Case("fgssl", loops.Fgssl, same=dict.fromkeys(VIEWS, 0.0)),
     Case("fedaux", loops.FedAux, model={"linear_head": True}),
+    Case("fedaux", loops.FedAux, model={"linear_head": True}, data="PubMed"),
     Case("o-pfgl", loops.OpFgl, options={**OPFGL, "tuning": {"epochs": 10, "weight_decay": 0.0, **OWN}}),
     of_graphs("fedavg", loops.GraphLoop),
     of_graphs("gcfl", loops.Gcfl, options=ONE),
     of_graphs("gcfl", loops.Gcfl, options=SPLIT, same={"width": 0}, first=8, note="split"),
     of_graphs("gcfl-plus", loops.GcflPlus, options=ONE),
-    Case("fedstar", loops.FedStar, TwoChannel, {"layers": 3}, graphs=True),
+    Case("fedstar", loops.FedStar, TwoChannel, {"layers": 3}, "PROTEINS"),
 )
 
 
@@ -114,13 +117,14 @@ CASES = (
 
 
 @cache
-def parties_of(graphs: bool, parties: int) -> tuple[Sequence[Party], int]:
+def parties_of(data: str, parties: int) -> tuple[Sequence[Party], int]:
     """The parties, and the number of classes."""
-    if graphs:
+    if data == "PROTEINS":
         pool = Proteins(attributes=False).load(0)
         return Partition.named("random")().cut(pool, parties, 0), pool.classes
-    setting = setting_of("metis", parties)
-    return Partition.named("metis")().cut(setting.pool, parties, 0), setting.pool.classes
+    pubmed = PubMed(split="random", train_per_class=LABELS, normalize=False)
+    pool = pubmed.load(0) if data == "PubMed" else setting_of("metis", parties).pool
+    return Partition.named("metis")().cut(pool, parties, 0), pool.classes
 
 
 def in_double(party: Party) -> Party:
@@ -134,7 +138,7 @@ class MethodBench(Bench):
 
     def __init__(self, case: Case, parties: int, *, dropout: float = 0.5, exact: bool = False) -> None:
         self.case, self.device, self.hidden, self.dropout = case, torch.device("cpu"), 64, dropout
-        self.parties, classes = parties_of(case.graphs, parties)
+        self.parties, classes = parties_of(case.data, parties)
         if exact:
             self.parties = [in_double(party) for party in self.parties]
         self.task = task_for(self.parties, classes)
@@ -206,7 +210,7 @@ def measure(case: Case, parties: int, rounds: int, repeats: int) -> dict[str, An
     ratios = sorted(turn["plain_ms"] / turn["isthmus_ms"] for turn in turns)
     return {
         "method": case.title,
-        "data": "PROTEINS" if case.graphs else "Cora",
+        "data": case.data,
         "encoder": case.encoder.name,
         "parties": parties,
         **ms,

@@ -10,6 +10,7 @@ from helpers import CLASSES, FEATURES, STEADY, assert_law, make_node_parties
 from isthmus.data.party import Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.training import LocalTraining
+from isthmus.nn import projected
 from isthmus.nn.encoders import Encoder, uses_edge_weights
 from isthmus.nn.per_party import per_party
 from isthmus.nn.projected import Projected, SmoothedHead, smoothed
@@ -38,7 +39,7 @@ def test_a_cohort_gives_what_its_parties_give_alone(name, options, sparse):
 
 
 def test_a_party_has_the_same_bits_in_every_cohort():
-    parties = make_node_parties((23, 40, 5, 131, 29))
+    parties = make_node_parties((23, 40, 5, 400, 29))  # of 400 by the series
     module = Projected(built("gcn", {"linear_head": True}), 1.0)
 
     def slopes(chosen):
@@ -76,6 +77,40 @@ def test_nodes_are_weighted_by_their_distance_on_the_line():
         due = sum(weight * each for weight, each in zip(weights, h, strict=True)) / sum(weights)
         torch.testing.assert_close(row, due)
     assert torch.equal(smoothed(torch.zeros(2, 3), torch.ones(3), 1.0), torch.zeros(2, 3))
+
+
+def kernel_means(h, direction, bandwidth):
+    """The means as written, over all pairs."""
+    s = h @ direction / h.norm(dim=1).max()
+    kernel = (-((s.unsqueeze(1) - s.unsqueeze(0)) ** 2) / bandwidth**2).exp()
+    return kernel @ h / kernel.sum(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize(("length", "bandwidth"), [(0.1, 1.0), (1.0, 1.0), (1.0, 3.0), (1.5, 0.5), (40.0, 1.0)])
+def test_many_nodes_are_smoothed_as_by_their_pairs(length, bandwidth, monkeypatch):
+    """The series, and the kernel itself where the line is too long for it, are as exact as single precision."""
+    torch.manual_seed(0)
+    h = torch.randn(1200, 16).relu()
+    h[0] = 0.0
+    h[0, 0] = 40.0  # far from all others on the line
+    direction, weights = length * torch.randn(16), torch.randn(1200, 16)
+    series, count = [], projected.smoothed_by_waves
+    monkeypatch.setattr(projected, "smoothed_by_waves", lambda *given: series.append(given[3]) or count(*given))
+    found = []
+    for means, kind in ((smoothed, torch.float32), (kernel_means, torch.float64)):
+        leaves = [each.detach().clone().to(kind).requires_grad_() for each in (h, direction)]
+        out = means(*leaves, bandwidth)
+        (out * weights).sum().backward()
+        found.append([out.detach(), *(leaf.grad for leaf in leaves)])
+    assert bool(series) == (length < 40)
+    for ours, due in zip(*found, strict=True):
+        torch.testing.assert_close(ours, due.float(), rtol=1e-4, atol=2e-6 * float(due.abs().max()))
+
+
+def test_numbers_that_diverged_stay_no_numbers():
+    h = torch.randn(500, 4)
+    h[3, 2] = math.nan
+    assert bool(smoothed(h, torch.ones(4), 1.0).isnan().any())
 
 
 def test_it_uses_edge_weights_where_the_model_does():

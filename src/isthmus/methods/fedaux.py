@@ -32,10 +32,10 @@ class FedAux(Mixing):
     Server: c_kl = exp(alpha cos(a_k, a_l)) / sum_m exp(alpha cos(a_k, a_m))
             theta_k = sum_l c_kl theta_l;  a_k = sum_l c_kl a_l
 
-    A linear layer on [h, z] replaces the model's head: the paper's model is `encoder = "gcn"` with `linear_head`. A
-    party's time and memory grow with the square of its nodes. With `fan_out` or `clusters`, a training step smooths
-    over the nodes that it reads, evaluation over all. The public code projects by cosines instead of the paper's s_i,
-    and its model is FED-PUB's, whose weights are multiplied by masks that stay at the party: `masks`.
+    A linear layer on [h, z] replaces the model's head: the paper's model is `encoder = "gcn"` with `linear_head`. With
+    `fan_out` or `clusters`, a training step smooths over the nodes that it reads, evaluation over all. The public code
+    projects by cosines instead of the paper's s_i, and its model is FED-PUB's, whose weights are multiplied by masks
+    that stay at the party: `masks`.
 
     The server reads each a_k and, as it makes one sum for each party, could read single models: such sums cannot be
     masked. The paper's experiments evaluate the model after local training: `evaluate_with = "trained"`.
