@@ -66,6 +66,35 @@ def test_products_are_propagated_as_features_would_be():
     torch.testing.assert_close(*slopes)
 
 
+def message_as_written(e, relation, beta):
+    p = e.softmax(1)
+    eye = torch.eye(len(e), dtype=e.dtype)
+    cosines = torch.cosine_similarity(p.unsqueeze(0), p.unsqueeze(1), dim=2) * (1 - eye)
+    s = beta * relation + (1 - beta) * cosines
+    least, mean = torch.finfo(torch.float32).tiny, s.mean()
+    below = (s - mean).clamp(max=0) / mean.clamp(min=least) * (1 - eye)
+    above = (s - mean).clamp(min=0) / (s.max() - mean).clamp(min=least) * (1 - eye)
+    s = above + below + eye
+    return ((s.relu() @ e).softmax(1) - ((-s).relu() @ e).softmax(1) + e) / 2
+
+
+@pytest.mark.parametrize(("nodes", "spread"), [(1, 30), (3, 20), (4, 12), (5, 20), (40, 1), (90, 4)])
+@pytest.mark.parametrize("beta", [0.0, 0.2])
+def test_messages_are_exact_in_single_precision(nodes, spread, beta):
+    """Also of few nodes that are sure of different classes, whose cosines are next to nothing."""
+    draws = torch.Generator().manual_seed(nodes)
+    e = spread * torch.nn.functional.one_hot(torch.arange(nodes) % 7, 7) + torch.rand(nodes, 7, generator=draws)
+    given = torch.rand(nodes, 7, generator=draws).softmax(1)
+    found = []
+    for way, kind in ((message, torch.float32), (message_as_written, torch.float64)):
+        leaf = e.to(kind).requires_grad_()
+        out = way(leaf, similar(given.to(kind)), beta)
+        (out * given).sum().backward()
+        found += [out.detach().double(), leaf.grad.double()]
+    torch.testing.assert_close(found[0], found[2], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[1], found[3], rtol=1e-2, atol=1e-3)
+
+
 def test_a_single_node_and_nodes_that_are_all_alike_give_finite_messages():
     for count in (1, 3):
         e = torch.ones(count, 2, requires_grad=True)

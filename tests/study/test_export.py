@@ -74,13 +74,16 @@ def test_a_program_says_which_column_each_feature_is(tmp_path: Path) -> None:
     assert "age" in about["feature_names"]
 
 
-ONNX = [("motifs", "gin"), *(pytest.param("banks", encoder, marks=pytest.mark.slow) for encoder in ("gcn", "gap"))]
+ONNX = [("gcn", "fedavg"), ("gap", "fedavg"), ("gcn", "fedaux"), ("gcn", "adafgl")]
 
 
-@pytest.mark.parametrize(("data", "encoder"), ONNX)
-def test_an_onnx_program_gives_equal_numbers(data: str, encoder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("data", "encoder", "method"),
+    [("motifs", "gin", "fedavg"), *(pytest.param("banks", *each, marks=pytest.mark.slow) for each in ONNX)],
+)
+def test_an_onnx_program_gives_equal_numbers(data: str, encoder: str, method: str, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
-    model, party = trained(data, encoder)
+    model, party = trained(data, encoder, method)
     export_model(model, tmp_path / "model.onnx", "onnx")
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
     names = [each.name for each in session.get_inputs()]
