@@ -122,8 +122,10 @@ def parties_of(data: str, parties: int) -> tuple[Sequence[Party], int]:
     if data == "PROTEINS":
         pool = Proteins(attributes=False).load(0)
         return Partition.named("random")().cut(pool, parties, 0), pool.classes
-    pubmed = PubMed(split="random", train_per_class=LABELS, normalize=False)
-    pool = pubmed.load(0) if data == "PubMed" else setting_of("metis", parties).pool
+    if data == "PubMed":
+        pool = PubMed(split="random", train_per_class=LABELS, normalize=False).load(0)
+    else:
+        pool = setting_of("metis", parties).pool
     return Partition.named("metis")().cut(pool, parties, 0), pool.classes
 
 

@@ -19,7 +19,7 @@ class PayloadError(IsthmusError):
     """A payload has a field that is not allowed, or lacks one that is needed."""
 
 
-class NotFinite(PayloadError):  # noqa: N818
+class NotFinite(PayloadError):  # noqa: N818 - reads as what is wrong
     """Numbers are NaN or infinite, as after a training that diverged."""
 
     HINT = "if training diverged, lower its learning rate"

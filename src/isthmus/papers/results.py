@@ -112,11 +112,9 @@ class TableResults:
         runs.append({**run, "with": position} if (position := self.versions.index(current)) else run)
         runs.sort(key=lambda each: each["seed"])
 
-    def add_trial(self, cell: Cell, trial: str, seed: int, value: float | None) -> None:
-        """Add the result of a trial; none, or no finite one, if its training diverged."""
-        self._entry(cell)["tuned"].setdefault(trial, {})[str(seed)] = (
-            value if value is None or math.isfinite(value) else None
-        )
+    def add_trial(self, cell: Cell, trial: str, seed: int, value: float) -> None:
+        """Add the result of a trial; one that is not finite is kept as null."""
+        self._entry(cell)["tuned"].setdefault(trial, {})[str(seed)] = value if math.isfinite(value) else None
 
     def _entry(self, cell: Cell) -> dict[str, Any]:
         entry = self.cells[tuple(cell.place.values())] = self._current(cell)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import statistics
 import time
 import zlib
@@ -172,13 +173,14 @@ class Runner:
         try:
             run = done.result()
         except Exception as error:  # a failed cell must not stop the others
+            text = " ".join(str(error).split())[:300]
             if job.trial and isinstance(error, DIVERGED):
-                self.results.add_trial(job.cell, job.trial, job.seed, None)
+                self.results.add_trial(job.cell, job.trial, job.seed, math.nan)
                 self.save(self.results)
                 _forget(job)
-                return f"{job.name}: diverged, {' '.join(str(error).split())[:300]}"
+                return f"{job.name}: diverged, {text}"
             kind = "" if isinstance(error, IsthmusError) else f"{type(error).__name__}: "
-            failed.append(f"{job.name}: {kind}{' '.join(str(error).split())[:300]}")
+            failed.append(f"{job.name}: {kind}{text}")
             return failed[-1]
         self.seconds.setdefault(job.cell.name, []).append(run["seconds"])
         if job.trial:
