@@ -496,6 +496,24 @@ def test_a_resumed_study_may_have_more_methods_and_seeds_and_fewer(tmp_path: Pat
     assert outline(out) == outline(tmp_path / "whole")
 
 
+def test_a_grid_goes_on_without_a_value_that_diverged(tmp_path: Path) -> None:
+    def rates(*values: float) -> Study:
+        method = {"name": "fedavg", "rounds": 2, "local": {"optimizer": "sgd"}}
+        return small(methods=[method], grid={"local": {"lr": list(values)}})
+
+    out, kept = tmp_path / "out", []
+    with pytest.raises(IsthmusError, match="if training diverged, lower its learning rate"):
+        run_study(rates(0.01, 1e30), out)
+    watcher = Watcher()
+    watcher.run_restored = kept.append  # type: ignore[method-assign]
+    results = run_study(rates(0.01, 0.1), out, resume=True, watcher=watcher)
+
+    assert [each.method for each in kept] == ["fedavg local.lr=0.01"]
+    assert [each.method for each in results.runs] == ["fedavg local.lr=0.01", "fedavg local.lr=0.1"]
+    run_study(rates(0.01, 0.1), tmp_path / "whole")
+    assert outline(out) == outline(tmp_path / "whole")
+
+
 def test_a_study_is_not_resumed_on_data_that_have_changed(
     started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

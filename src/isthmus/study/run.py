@@ -161,7 +161,7 @@ def run_study(
                 resolved,
                 resume=resume,
                 force=force,
-                may_differ=("methods", "seeds", "code"),
+                may_differ=("methods", "seeds", "grid", "code"),
                 fingerprint_of=lambda seed: held if seed == study.seeds[0] else load(seed).fingerprint,
             )
         watcher.study_started(resolved)
@@ -468,7 +468,7 @@ def _check_same(out: Path, before: Mapping[str, Any], now: Mapping[str, Any], ma
 
     differ = _differences(before, now, may_differ)
     if differ:
-        more = "; methods and seeds may be added or left out" if may_differ else ""
+        more = "; methods, seeds and values of the grid may be added or left out" if may_differ else ""
         raise IsthmusError(
             f"{out} holds another study, which differs in {', '.join(differ)}: resume it with the options it was "
             f"started with{more}"
