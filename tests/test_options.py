@@ -212,6 +212,13 @@ def test_an_option_without_an_effect_is_refused_with_the_one_that_it_needs() -> 
     ]
 
 
+def test_a_number_beyond_single_precision_is_refused() -> None:
+    for size in (1e31, -1e31):
+        assert Circle.problems({"radius": size}) == [f"radius = {size}: give at most 1e+30 in size"]
+    assert Circle.problems({"inner": {"lr": 1e31}}) == ["option 'inner': lr = 1e+31: give at most 1e+30 in size"]
+    assert Circle.problems({"radius": -1e30}) == Circle.problems({"radius": 1e-300}) == []
+
+
 def test_an_inherited_option_without_an_effect_is_refused_and_not_listed() -> None:
     assert Fixed.option_names() == ["momentum"]
     assert Fixed.problems({"optimizer": "adam"}) == []

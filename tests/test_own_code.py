@@ -118,6 +118,17 @@ def test_an_error_carries_its_place_to_another_process() -> None:
     assert own_code.where_raised(arrived) == place
 
 
+def test_compiled_code_of_a_library_is_not_a_users_own() -> None:
+    def fails_in(file: str) -> str:
+        with pytest.raises(ZeroDivisionError) as raised:
+            eval(compile("1 / 0", file, "eval"))
+        raised.value.__traceback__ = raised.value.__traceback__.tb_next  # without this test
+        return own_code.where_raised(raised.value)
+
+    assert fails_in("numpy/random/_common.pyx") == ""
+    assert fails_in("mine.py") == "mine.py:1"
+
+
 def test_the_source_hash_is_that_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "own_hashed.py"
     file.write_bytes(b"class Wide: ...\r\n")

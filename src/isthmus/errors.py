@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -256,6 +257,29 @@ def similar_path(path: Path) -> str:
 def missing_extra(package: str, extra: str, purpose: str) -> IsthmusError:
     """Return the error for an optional dependency that is not installed."""
     return IsthmusError(f"{purpose} needs {package}: install it with pip install 'isthmus[{extra}]'")
+
+
+def out_of_memory(error: Exception) -> str:
+    """Say in one line that memory ran out, if that is what a library's error means; else nothing.
+
+    >>> out_of_memory(MemoryError("Unable to allocate 7.28 TiB for an array with shape (999999999996,)"))[:34]
+    'out of memory (asked for 7.28 TiB)'
+    >>> out_of_memory(ValueError("no 3"))
+    ''
+    """
+    text = " ".join(str(error).split())
+    if not isinstance(error, MemoryError) and not re.search("allocate memory|out of memory", text, re.IGNORECASE):
+        return ""
+    asked = re.search(r"allocate (\d[\d.]*) (bytes|[KMGTP]i?B)", text)
+    size = f" (asked for {_size(float(asked[1]), asked[2])})" if asked else ""
+    return (
+        f"out of memory{size}: a smaller model, smaller batches ({format_option('local.batch_size', 256)}) or fewer "
+        "runs side by side need less; see the page on large graphs"
+    )
+
+
+def _size(number: float, unit: str) -> str:
+    return f"{number:g} {unit}" if unit != "bytes" else f"{number / 2**30:,.1f} GiB"
 
 
 def ignore_library_warnings() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import math
 import pkgutil
 import re
 import textwrap
@@ -23,6 +24,8 @@ from isthmus.own_code import is_own, load_entry_points, reference_of
 
 MAX_SHOWN = 200
 """A message shows at most this many characters of a wrong value."""
+LARGEST = 1e30
+"""The largest size of a real number; single precision ends at some 3e38."""
 
 
 class Options(BaseModel):
@@ -75,10 +78,13 @@ class Options(BaseModel):
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                 raise ValueError(f"{name} has no effect here: leave it out")
         for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, float) and LARGEST < abs(value) < math.inf:
+                raise ValueError(f"{name} = {value!r}: give at most {LARGEST:g} in size")
             for needs in field.metadata:
                 if not isinstance(needs, OnlyWith) or getattr(self, needs.option) in needs.values:
                     continue
-                value, other = getattr(self, name), getattr(self, needs.option)
+                other = getattr(self, needs.option)
                 if value != field.get_default(call_default_factory=True):
                     values = " or ".join(map(repr, needs.values))
                     raise ValueError(

@@ -85,7 +85,8 @@ def where_raised(error: BaseException) -> str:
     place, at = vars(error).get(_PLACE, ""), error.__traceback__
     while at is not None:
         file = at.tb_frame.f_code.co_filename
-        if not file.startswith("<frozen") and not any(Path(file).is_relative_to(folder) for folder in folders):
+        own = not file.startswith("<frozen") and not file.endswith(".pyx")  # compiled code has no folder
+        if own and not any(Path(file).is_relative_to(folder) for folder in folders):
             place = f"{Path(file).name}:{at.tb_lineno}"
         at = at.tb_next
     return place

@@ -152,6 +152,18 @@ def test_a_failure_that_is_no_message_is_named_by_its_type() -> None:
     assert reply.failures == {"party-2": "action 'say', ZeroDivisionError (see the log at the party)"}
 
 
+def test_a_party_that_runs_out_of_memory_says_so_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    def script(site: Site, request: Any) -> Answer:
+        if "party-2" in site.cohort.names:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has less")
+        return Answer({"n": [1] * len(site.cohort)})
+
+    reply = site_of(script).answer("say", {}, NAMES)
+    assert reply.failures == {"party-2": "action 'say', out of memory (see the log at the party)"}
+    (line,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert line.startswith("party 'party-2', action 'say': out of memory (asked for 20 GiB): a smaller model, ")
+
+
 def test_a_cohort_that_fails_whole_raises_what_happened() -> None:
     def script(site: Site, request: Any) -> Answer:
         raise ZeroDivisionError(f"{len(site.cohort)} parties")

@@ -55,7 +55,7 @@ from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
 from isthmus.cli.tuning import tune_command
 from isthmus.cli.usage import usage_text
-from isthmus.errors import IsthmusError, SeveralErrors, flags_in_messages, ignore_library_warnings
+from isthmus.errors import IsthmusError, SeveralErrors, flags_in_messages, ignore_library_warnings, out_of_memory
 from isthmus.own_code import import_files, where_raised
 from isthmus.version import VERSION
 
@@ -466,12 +466,16 @@ def main() -> None:
         except Exception as error:
             known = isinstance(error, IsthmusError)
             wrong_usage = hasattr(error, "format_message")  # an error of the click that typer bundles
-            place = "" if known or wrong_usage else where_raised(error)
+            foreign = not known and not wrong_usage
+            if (said := out_of_memory(error) if foreign else "") and not debug:
+                typer.echo(f"isthmus: {said} (isthmus --debug shows the traceback)", err=True)
+                raise SystemExit(2) from None
+            place = where_raised(error) if foreign else ""
             if place and not debug:
                 said = f"{place}: {type(error).__name__}: {' '.join(str(error).split())}"
                 typer.echo(f"isthmus: {said} (isthmus --debug shows the traceback)", err=True)
                 raise SystemExit(1) from None
-            if debug or not (known or wrong_usage):
+            if debug or foreign:
                 raise
             text = usage_text(error, sys.argv) if wrong_usage else str(error)
             for each in error.errors if isinstance(error, SeveralErrors) else [text]:

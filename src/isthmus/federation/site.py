@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.data.party import SPLITS, Cohort, Party
-from isthmus.errors import IsthmusError, PartyFailed, did_you_mean
+from isthmus.errors import IsthmusError, PartyFailed, did_you_mean, out_of_memory
 from isthmus.federation import wire
 from isthmus.federation.actions import Binding, action
 from isthmus.federation.answers import Answer, Mail, Reply
@@ -363,9 +363,11 @@ class Site:
         if not isinstance(error, IsthmusError):  # a foreign text may quote data: it stays in the log of this machine
             place = where_raised(error)
             what = f"{place}: {type(error).__name__}: {error}" if place else "".join(format_exception(error)).rstrip()
+            what = out_of_memory(error) or what
             self._failures.setdefault(f"action '{name}': {what}", []).append(party)
             log.debug("party '%s', action '%s'", party, name, exc_info=error)
-            why = f"{type(error).__name__} (see the log at the party)"
+            kind = "out of memory" if out_of_memory(error) else type(error).__name__
+            why = f"{kind} (see the log at the party)"
         return Reply((), failures={party: f"action '{name}', {' '.join(why.split())}"})
 
     def log_failures(self) -> None:

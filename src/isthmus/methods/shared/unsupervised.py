@@ -75,7 +75,7 @@ class Unsupervised(Composed):
 class TwoViews(Unsupervised):
     """A method with two views of each graph: the graph, and its diffusion by personalised PageRank."""
 
-    restart: float = Field(0.2, gt=0, lt=1)
+    restart: float = Field(0.2, ge=1e-6, lt=1)
     """Restart probability of the diffusion (its alpha)."""
     threshold: float = Field(0.02, ge=0)
     """Leave out entries of the diffusion below this."""
