@@ -43,8 +43,8 @@ KINDS: dict[str, tuple[str, type[Registered]]] = {
 """Marker: the page it is on, and what the table lists."""
 CLAIMS = {
     "holds": "hold", "holds in part": "hold in part", "fails": "fail", "points to": "point to",
-    "points to in part": "point to in part", "points against": "point against", "no verdict": "have no verdict",
-    "not run": "not run",
+    "points to in part": "point to in part", "points against": "point against", "may be luck": "may be luck",
+    "may be luck in part": "may be luck in part", "no verdict": "have no verdict", "not run": "not run",
 }  # fmt: skip
 
 

@@ -129,11 +129,12 @@ def test_a_gain_that_may_be_luck_does_not_hold() -> None:
     """By a paired test; a loss that a claim allows is tested against, and places count together."""
     zero, lucky = dict.fromkeys(range(4), 0.0), {0: 3.0, 1: -2.0, 2: 2.0, 3: -1.0}
     sure = {0: 1.0, 1: 1.1, 2: 0.9, 3: 1.0}
-    assert verdict_of({"x": lucky, "y": zero}).word == "points to"
+    verdict = verdict_of({"x": lucky, "y": zero})
+    assert (verdict.word, verdict.kind) == ("may be luck", "may be luck")
     assert verdict_of({"x": zero, "y": lucky}).word == "fails"
     assert verdict_of({"x": sure, "y": zero}).word == "holds"
     less = {seed: -value for seed, value in sure.items()}
-    assert verdict_of({"x": less, "y": zero}, by=-1.1).word == "points to", "by the loss allowed, it may be luck"
+    assert verdict_of({"x": less, "y": zero}, by=-1.1).word == "may be luck", "by the loss allowed"
     assert verdict_of({"x": less, "y": zero}, by=-2.0).word == "holds"
     assert verdict_of({"x": sure, "y": zero}, by=-2.0, lower=True).p == pytest.approx(
         stats.ttest_1samp([*sure.values()], 2.0).pvalue
@@ -143,7 +144,14 @@ def test_a_gain_that_may_be_luck_does_not_hold() -> None:
     unsure = {0: 2.0, 1: -0.5, 2: 1.5, 3: 1.0}
     axes = {"data": [*"abcd"], "method": ["x", "y"]}
     verdict = claim.judge(axes, lambda place: unsure if place["method"] == "x" else zero, lambda place: None)
-    assert (verdict_of({"x": unsure, "y": zero}).word, verdict.word) == ("points to", "holds")
+    assert (verdict_of({"x": unsure, "y": zero}).word, verdict.word) == ("may be luck", "holds")
+    at = {"a": lucky, "b": dict.fromkeys(range(4), -1.0)}
+    part = claim.judge(
+        {"data": [*"ab"], "method": ["x", "y"]},
+        lambda place: at[place["data"]] if place["method"] == "x" else zero,
+        lambda place: None,
+    )
+    assert (part.word, part.kind) == ("may be luck at 1 of 2", "may be luck in part")
     one = stats.ttest_1samp([*unsure.values()], 0.0).pvalue
     assert verdict.p == pytest.approx(2 * stats.combine_pvalues([one / 2] * 4).pvalue)
 

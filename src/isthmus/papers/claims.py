@@ -298,15 +298,17 @@ class Verdict:
     def word(self) -> str:
         """`holds`, `fails`, `holds at 3 of 4`, `not run`, or `no verdict` if all places are left out.
 
-        Without three shared seeds (and splits) at every place, where the paired difference and the means shown
-        disagree, or where the gain may be luck: `points to`, `points against`, `points to at 3 of 4`.
+        Without three shared seeds (and splits) at every place, or where the paired difference and the means shown
+        disagree: `points to`, `points against`, `points to at 3 of 4`. With them, where tests do not tell the gain from
+        luck: `may be luck`, `may be luck at 3 of 4`.
         """
         if not self.places:
             return "no verdict" if self.left_out else "not run"
         held, count = sum(each.holds for each in self.places), len(self.places) + len(self.left_out)
-        yes, no = ("holds", "fails") if all(each.firm for each in self.places) else ("points to", "points against")
-        if self.p is not None and self.p >= LUCK:
-            yes = "points to"
+        firm = all(each.firm for each in self.places)
+        yes, no = ("holds", "fails") if firm else ("points to", "points against")
+        if firm and self.p is not None and self.p >= LUCK:
+            yes = "may be luck"
         if held in (0, count):  # a claim about all places fails whatever those say that are left out
             return yes if held else no
         return f"{yes} at {held} of {count}"
