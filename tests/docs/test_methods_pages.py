@@ -91,15 +91,15 @@ def test_figures_are_those_of_the_results(written: dict[str, str]) -> None:
     assert f"| {paper:.1f} | {mean - paper:+.1f} |" in written["fedgl"]
 
 
-def test_figures_of_first_rounds_are_marked(written: dict[str, str]) -> None:
-    lines = papers_part(written["fclg"]).splitlines()
-    marked = {line.split("`")[1] for line in lines if line.startswith("|") and ", of the first 5 rounds |" in line}
-    assert "fclg/table2" in marked
-    assert "fclg/table2-rounds20" not in marked
+def test_figures_of_first_rounds_are_marked() -> None:
+    plan = entry(MODULE.PAPERS, "fgcl/table3").plan
+    early, late = {"round": plan.early}, {"round": plan.early + 1}
+    assert MODULE._early(plan, [early, early, late]) == f", of the first {plan.early} rounds"
+    assert MODULE._early(plan, [early, late]) == ""
 
 
 def test_claims_about_what_trains_nothing_are_of_no_method(written: dict[str, str]) -> None:
-    each = entry(MODULE.PAPERS, "fclg/table2-rounds20")
+    each = entry(MODULE.PAPERS, "fclg/table2")
     untrained = [claim for claim in each.plan.claims if claim.paper_at]
     assert untrained
     for claim in untrained:

@@ -81,10 +81,10 @@ def score(runs: list[dict[str, Any]], rounds: str, scale: str) -> float:
     return statistics.fmean(run["val"][rounds][scale][name] for run in runs for name in ("accuracy", "f1"))
 
 
-def chosen(data: str, family: str) -> tuple[dict[str, Any], int]:
-    """The setting, and the number of rounds, that is best on validation graphs of the seeds searched with."""
+def chosen(data: str, family: str) -> dict[str, Any]:
+    """The setting that is best, after some number of rounds, on validation graphs of the seeds searched with."""
     by_score = {
-        score(cell["runs"], rounds, SCALE): (cell["setting"], int(rounds))
+        score(cell["runs"], rounds, SCALE): cell["setting"]
         for cell in reversed(kept_cells(SEARCH))  # of equals the first one
         if (cell["data"], cell["family"]) == (data, family) and cell["runs"]
         for rounds in reversed(cell["runs"][0]["val"])
