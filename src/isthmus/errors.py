@@ -268,18 +268,20 @@ def out_of_memory(error: Exception) -> str:
     ''
     """
     text = " ".join(str(error).split())
-    if not isinstance(error, MemoryError) and not re.search("allocate memory|out of memory", text, re.IGNORECASE):
+    says_so = re.search("(allocate|enough|out of) memory|bad_alloc|ALLOC_FAILED", text, re.IGNORECASE)
+    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError | OSError) and says_so):
         return ""
-    asked = re.search(r"allocate (\d[\d.]*) (bytes|[KMGTP]i?B)", text)
+    asked = re.search(r"allocate (\d[\d.]*) (bytes|[KMGTPE]i?B)", text)
     size = f" (asked for {_size(float(asked[1]), asked[2])})" if asked else ""
-    return (
-        f"out of memory{size}: a smaller model, smaller batches ({format_option('local.batch_size', 256)}) or fewer "
-        "runs side by side need less; see the page on large graphs"
-    )
+    return f"out of memory{size}: use less data, a smaller model or smaller batches; see the page on large graphs"
 
 
 def _size(number: float, unit: str) -> str:
-    return f"{number:g} {unit}" if unit != "bytes" else f"{number / 2**30:,.1f} GiB"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB") if unit == "bytes" else ():
+        if number < 1024:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.3g} {unit}"
 
 
 def ignore_library_warnings() -> None:

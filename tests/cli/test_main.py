@@ -421,7 +421,7 @@ MISTAKES = {
     "--grid rounds=1,2 --rounds 3": "--rounds 3 has no effect: the grid varies rounds; leave out one of the two",
     "--grid model.hidden=4,8 --hidden 3": "--hidden 3 has no effect: the grid varies model.hidden",
     "--set partition.split=[0.5,0.5]": "option 'split' is [0.5, 0.5]: give three shares: training, validation, test",
-    "--set data.nodes=1000000000000000": "out of memory (asked for 7.11 PiB): a smaller model, smaller",
+    "--set data.nodes=1000000000000000": "out of memory (asked for 7.11 PiB): use less data, a",
     "--out taken": "taken is a file: choose a folder",
     "--out taken/below": "cannot create the folder taken/below",
 }  # fmt: skip

@@ -152,6 +152,17 @@ def test_a_gain_that_may_be_luck_does_not_hold() -> None:
         lambda place: None,
     )
     assert (part.word, part.kind) == ("may be luck at 1 of 2", "may be luck in part")
+
+    same = dict.fromkeys(range(4), 1.0)
+    at = {"a": lucky, "b": same}
+    assert verdict_of({"x": same, "y": zero}).p == verdict_of({"x": same, "y": zero}, by=-1.0).p == 0.0
+    assert verdict_of({"x": zero, "y": dict(zero)}).places[0].p is None
+    both = claim.judge(
+        {"data": [*"ab"], "method": ["x", "y"]},
+        lambda place: at[place["data"]] if place["method"] == "x" else zero,
+        lambda place: None,
+    )
+    assert (both.word, both.p) == ("holds", 0.0), "the same gain in every seed is no luck"
     one = stats.ttest_1samp([*unsure.values()], 0.0).pvalue
     assert verdict.p == pytest.approx(2 * stats.combine_pvalues([one / 2] * 4).pvalue)
 

@@ -514,6 +514,45 @@ def test_a_grid_goes_on_without_a_value_that_diverged(tmp_path: Path) -> None:
     assert outline(out) == outline(tmp_path / "whole")
 
 
+@pytest.mark.parametrize(
+    ("later", "differs"),
+    [
+        ({"name": "fedavg", "rounds": 3, "local": {"lr": 0.5}}, "'local.lr' of method 'fedavg'"),
+        ({"name": "fedprox", "label": "fedavg", "rounds": 3}, "'name' of method 'fedavg', .*"),
+    ],
+)
+def test_a_run_that_was_left_out_comes_back_with_its_own_options_alone(
+    tmp_path: Path, later: dict[str, Any], differs: str
+) -> None:
+    class Stopped(Watcher):
+        def run_started(self, method: Method, seed: int) -> None:
+            if method.name in ("majority", "local"):
+                raise KeyboardInterrupt
+
+    out, first = tmp_path / "out", {"name": "fedavg", "rounds": 3}
+    with pytest.raises(KeyboardInterrupt):
+        run_study(small(methods=[first, {"name": "majority"}]), out, watcher=Stopped())
+    with pytest.raises(KeyboardInterrupt):
+        run_study(small(methods=[{"name": "local"}]), out, resume=True, watcher=Stopped())
+    with pytest.raises(IsthmusError, match=f"holds another study, which differs in {differs}: resume it"):
+        run_study(small(methods=[later]), out, resume=True)
+    kept: list[RunResult] = []
+    watcher = Watcher()
+    watcher.run_restored = kept.append  # type: ignore[method-assign]
+    run_study(small(methods=[first]), out, resume=True, watcher=watcher)
+    assert [(each.method, each.rounds) for each in kept] == [("fedavg", 3)]
+
+
+def test_a_method_does_not_take_the_run_of_a_grids_setting(tmp_path: Path) -> None:
+    method = {"name": "fedavg", "rounds": 2, "local": {"optimizer": "sgd"}}
+    out = tmp_path / "out"
+    with pytest.raises(IsthmusError, match="if training diverged"):
+        run_study(small(methods=[method], grid={"local": {"lr": [0.01, 1e30]}}), out)
+    named = {**method, "label": "fedavg local.lr=0.01", "local": {"optimizer": "sgd", "lr": 0.5}}
+    with pytest.raises(IsthmusError, match=r"differs in 'local.lr' of method 'fedavg local\.lr=0\.01': resume"):
+        run_study(small(methods=[named]), out, resume=True)
+
+
 def test_a_study_is_not_resumed_on_data_that_have_changed(
     started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

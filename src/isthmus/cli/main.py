@@ -467,14 +467,12 @@ def main() -> None:
             known = isinstance(error, IsthmusError)
             wrong_usage = hasattr(error, "format_message")  # an error of the click that typer bundles
             foreign = not known and not wrong_usage
-            if (said := out_of_memory(error) if foreign else "") and not debug:
-                typer.echo(f"isthmus: {said} (isthmus --debug shows the traceback)", err=True)
-                raise SystemExit(2) from None
-            place = where_raised(error) if foreign else ""
-            if place and not debug:
-                said = f"{place}: {type(error).__name__}: {' '.join(str(error).split())}"
-                typer.echo(f"isthmus: {said} (isthmus --debug shows the traceback)", err=True)
-                raise SystemExit(1) from None
+            place = f"{at}: " if foreign and (at := where_raised(error)) else ""
+            full = out_of_memory(error) if foreign else ""
+            if (place or full) and not debug:
+                said = full or f"{type(error).__name__}: {' '.join(str(error).split())}"
+                typer.echo(f"isthmus: {place}{said} (isthmus --debug shows the traceback)", err=True)
+                raise SystemExit(2 if full else 1) from None
             if debug or foreign:
                 raise
             text = usage_text(error, sys.argv) if wrong_usage else str(error)

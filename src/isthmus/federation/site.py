@@ -362,8 +362,8 @@ class Site:
         why = error.reason if isinstance(error, PartyFailed) else str(error)
         if not isinstance(error, IsthmusError):  # a foreign text may quote data: it stays in the log of this machine
             place = where_raised(error)
-            what = f"{place}: {type(error).__name__}: {error}" if place else "".join(format_exception(error)).rstrip()
-            what = out_of_memory(error) or what
+            what = f"{type(error).__name__}: {error}" if place else "".join(format_exception(error)).rstrip()
+            what = f"{place}: " * bool(place) + (out_of_memory(error) or what)
             self._failures.setdefault(f"action '{name}': {what}", []).append(party)
             log.debug("party '%s', action '%s'", party, name, exc_info=error)
             kind = "out of memory" if out_of_memory(error) else type(error).__name__

@@ -235,15 +235,17 @@ def _paired_test(differences: Sequence[tuple[Sample, float]], expected: float = 
 
     Tested is whether their mean is another than `expected`, which is 0, or the loss that a claim allows.
 
-    None with fewer than three differences, or where all are equal.
+    None with fewer than three differences, or where all are `expected`; 0 where all are the same other number.
     """
     by_sample: dict[str, list[float]] = {}
     for (sample, _), difference in differences:
         by_sample.setdefault(sample, []).append(difference)
     several = len(by_sample) > 1
     values = [statistics.fmean(each) for each in by_sample.values()] if several else [each for _, each in differences]
-    if len(values) < ENOUGH or max(values) == min(values):
+    if len(values) < ENOUGH or max(values) == min(values) == expected:
         return None
+    if max(values) == min(values):
+        return 0.0
     return float(stats.ttest_1samp(values, expected).pvalue)
 
 
@@ -292,6 +294,8 @@ class Verdict:
         None if it holds nowhere, or if no place has a test.
         """
         values = [each.p / 2 for each in self.places if each.holds and each.p is not None]
+        if 0.0 in values:  # of which Fisher's method would take the logarithm
+            return 0.0
         return min(1.0, 2 * float(stats.combine_pvalues(values).pvalue)) if values else None
 
     @property

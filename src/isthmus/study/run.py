@@ -21,6 +21,7 @@ from isthmus import result_files, store
 from isthmus.data.describe import describe
 from isthmus.data.description import CutDescription
 from isthmus.data.fingerprint import fingerprint
+from isthmus.data.level import Level
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool as DataPool
 from isthmus.data.pool import check_no_folder
@@ -161,7 +162,7 @@ def run_study(
                 resolved,
                 resume=resume,
                 force=force,
-                may_differ=("methods", "seeds", "grid", "code"),
+                settings=_described(study, first.task.level),
                 fingerprint_of=lambda seed: held if seed == study.seeds[0] else load(seed).fingerprint,
             )
         watcher.study_started(resolved)
@@ -400,16 +401,20 @@ def prepare_folder(
     *,
     resume: bool,
     force: bool,
-    may_differ: Sequence[str] = (),
+    settings: Sequence[Mapping[str, Any]] | None = None,
     fingerprint_of: Callable[[int], str | None] | None = None,
 ) -> None:
     """Check that the result folder may be written, and save which study it belongs to.
 
     Arguments:
-        may_differ: parts of a resumed study that may have more or fewer entries than when it was started.
+        settings: methods with their options; a resumed study may have others and other seeds, but none with a label
+            that has had other options. Without them it must be the same.
         fingerprint_of: of the data with a seed; a resumed study must have those that it was started with.
     """
     mark = out / STATE / MARK
+    started = dict(resolved)
+    if settings is not None:
+        started = {key: value for key, value in resolved.items() if key != "grid"} | {"methods": list(settings)}
     if resume:
         if (out / "results.json").exists() and not mark.exists():
             found = ", ".join(_differences(_finished_study(out), _as_loaded(resolved), added=True))
@@ -422,13 +427,18 @@ def prepare_folder(
             raise IsthmusError(f"{out} holds no started study: run it without {format_option('resume', True)}")
         before = store.load(mark)
         data = before.pop(DATA, None)
-        _check_same(out, before, _as_loaded(resolved), may_differ)
+        _check_same(out, before, _as_loaded(started), ("methods", "seeds", "code") if settings is not None else ())
         if data is not None and fingerprint_of is not None and fingerprint_of(data["seed"]) != data["digest"]:
             raise IsthmusError(
                 f"{out}: the data have changed since this study was started: give it the data as they were, or start "
                 f"over with {format_option('force', True)}"
             )
-        store.save(mark, _as_loaded({**resolved, DATA: data}))
+        if settings is not None:  # runs of what is left out now may be taken up later
+            labels = set(map(_label, settings))
+            left_out = [each for each in before["methods"] if _label(each) not in labels]
+            code = {**before.get("code", {}), **started.get("code", {})}
+            started |= {"methods": [*settings, *left_out], **({"code": code} if code else {})}
+        store.save(mark, _as_loaded({**started, DATA: data}))
         return
     if out.exists() and any(out.iterdir()):
         if not force:
@@ -457,10 +467,22 @@ def prepare_folder(
     if fingerprint_of is not None:
         data = {"seed": resolved["seeds"][0], "digest": fingerprint_of(resolved["seeds"][0])}
     try:
-        store.save(mark, _as_loaded({**resolved, DATA: data}))
+        store.save(mark, _as_loaded({**started, DATA: data}))
     except IsthmusError:
         shutil.rmtree(out / STATE if existed else out, ignore_errors=True)
         raise
+
+
+def _described(study: Study, level: Level) -> list[dict[str, Any]]:
+    """All that runs, with the options that it trains with and those of the model that a grid varies."""
+    return [
+        suited(each.method, study.encoder(each.method), level).to_dict() | ({"model": each.model} if each.model else {})
+        for each in study.settings()
+    ]
+
+
+def _label(method: Mapping[str, Any]) -> str:
+    return str(method.get("label") or method["name"])
 
 
 def _check_same(out: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Sequence[str]) -> None:
@@ -486,7 +508,7 @@ def _differences(
     """
 
     def entries(study: Mapping[str, Any]) -> dict[str, Any]:
-        methods = {f"method '{each.get('label') or each['name']}'": each for each in study.get("methods", [])}
+        methods = {f"method '{_label(each)}'": each for each in study.get("methods", [])}
         return methods | {f"the code of '{name}'": source for name, source in study.get("code", {}).items()}
 
     own, others = entries(now), entries(before)
