@@ -13,7 +13,7 @@ from scripted import NAMES, Scripted, bits, number, site_of, small_parties
 from helpers import CLASSES
 from isthmus.errors import IsthmusError, PartyFailed, PayloadError
 from isthmus.federation.actions import action
-from isthmus.federation.answers import Answer, Mail
+from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.stacks import dense
@@ -143,23 +143,24 @@ def test_a_failing_party_is_named_and_the_others_go_on(together: bool) -> None:
         assert after[name] == bits(untouched.save()[name])
 
 
-def test_a_failure_that_is_no_message_is_named_by_its_type() -> None:
+def raised_at_party_2(error: Exception) -> Reply:
+    """What a site answers for all, one of whom raises this error."""
+
     def script(site: Site, request: Any) -> Answer:
         if "party-2" in site.cohort.names:
-            raise ZeroDivisionError("division by zero")
+            raise error
         return Answer({"n": [1] * len(site.cohort)})
 
-    reply = site_of(script).answer("say", {}, NAMES)
+    return site_of(script).answer("say", {}, NAMES)
+
+
+def test_a_failure_that_is_no_message_is_named_by_its_type() -> None:
+    reply = raised_at_party_2(ZeroDivisionError("division by zero"))
     assert reply.failures == {"party-2": "action 'say', ZeroDivisionError (see the log at the party)"}
 
 
 def test_a_party_that_runs_out_of_memory_says_so_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    def script(site: Site, request: Any) -> Answer:
-        if "party-2" in site.cohort.names:
-            raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has less")
-        return Answer({"n": [1] * len(site.cohort)})
-
-    reply = site_of(script).answer("say", {}, NAMES)
+    reply = raised_at_party_2(RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has less"))
     assert reply.failures == {"party-2": "action 'say', out of memory (see the log at the party)"}
     (line,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert re.match(r"party 'party-2', action 'say': test_site.py:\d+: out of memory \(asked for 20 GiB\): use", line)

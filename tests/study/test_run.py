@@ -334,6 +334,11 @@ class Listed(Watcher):
     def run_restored(self, result: RunResult) -> None:
         self.events.append(("run_restored", result.seed, result.method))
 
+    @property
+    def restored(self) -> list[tuple[Any, ...]]:
+        """Seed and method of each run that was restored."""
+        return [event[1:] for event in self.events if event[0] == "run_restored"]
+
 
 def test_jobs_give_the_same_results_and_events(two: Path, tmp_path: Path, here: None) -> None:
     heard, in_turn = Listed(), Listed()
@@ -361,7 +366,7 @@ def test_jobs_restore_finished_runs(tmp_path: Path, here: None, two: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         run_study(TWO, out, jobs=2, watcher=Stopped())
     run_study(TWO, out, jobs=3, resume=True, watcher=heard)
-    assert [event[1:] for event in heard.events if event[0] == "run_restored"] == [
+    assert heard.restored == [
         (0, "fedavg"), (0, "local"), (3, "fedavg"),
     ]  # fmt: skip
     assert [event[1:] for event in heard.events if event[0] == "run_done"] == [(3, "local")]
@@ -481,14 +486,12 @@ def test_a_resumed_study_may_have_more_methods_and_seeds_and_fewer(tmp_path: Pat
     def named(*methods: str, seeds: Sequence[int] = (0,)) -> Study:
         return small(seeds=list(seeds), methods=[{"name": name, "rounds": 2} for name in methods])
 
-    out, kept = tmp_path / "out", []
+    out, heard = tmp_path / "out", Listed()
     with pytest.raises(KeyboardInterrupt):
         run_study(named("fedavg", "fedprox"), out, watcher=Stopped())
-    watcher = Watcher()
-    watcher.run_restored = kept.append  # type: ignore[method-assign]
-    results = run_study(named("fedavg", "local", seeds=(0, 1)), out, resume=True, watcher=watcher)
+    results = run_study(named("fedavg", "local", seeds=(0, 1)), out, resume=True, watcher=heard)
 
-    assert [(each.method, each.seed) for each in kept] == [("fedavg", 0)]
+    assert heard.restored == [(0, "fedavg")]
     assert [(each.method, each.seed) for each in results.runs] == [
         (method, seed) for method in ("fedavg", "local") for seed in (0, 1)
     ]
@@ -501,14 +504,12 @@ def test_a_grid_goes_on_without_a_value_that_diverged(tmp_path: Path) -> None:
         method = {"name": "fedavg", "rounds": 2, "local": {"optimizer": "sgd"}}
         return small(methods=[method], grid={"local": {"lr": list(values)}})
 
-    out, kept = tmp_path / "out", []
+    out, heard = tmp_path / "out", Listed()
     with pytest.raises(IsthmusError, match="if training diverged, lower its learning rate"):
         run_study(rates(0.01, 1e30), out)
-    watcher = Watcher()
-    watcher.run_restored = kept.append  # type: ignore[method-assign]
-    results = run_study(rates(0.01, 0.1), out, resume=True, watcher=watcher)
+    results = run_study(rates(0.01, 0.1), out, resume=True, watcher=heard)
 
-    assert [each.method for each in kept] == ["fedavg local.lr=0.01"]
+    assert heard.restored == [(0, "fedavg local.lr=0.01")]
     assert [each.method for each in results.runs] == ["fedavg local.lr=0.01", "fedavg local.lr=0.1"]
     run_study(rates(0.01, 0.1), tmp_path / "whole")
     assert outline(out) == outline(tmp_path / "whole")
@@ -536,11 +537,10 @@ def test_a_run_that_was_left_out_comes_back_with_its_own_options_alone(
         run_study(small(methods=[{"name": "local"}]), out, resume=True, watcher=Stopped())
     with pytest.raises(IsthmusError, match=f"holds another study, which differs in {differs}: resume it"):
         run_study(small(methods=[later]), out, resume=True)
-    kept: list[RunResult] = []
-    watcher = Watcher()
-    watcher.run_restored = kept.append  # type: ignore[method-assign]
-    run_study(small(methods=[first]), out, resume=True, watcher=watcher)
-    assert [(each.method, each.rounds) for each in kept] == [("fedavg", 3)]
+    heard = Listed()
+    results = run_study(small(methods=[first]), out, resume=True, watcher=heard)
+    assert heard.restored == [(0, "fedavg")]
+    assert [(each.method, each.rounds) for each in results.runs] == [("fedavg", 3)]
 
 
 def test_a_method_does_not_take_the_run_of_a_grids_setting(tmp_path: Path) -> None:

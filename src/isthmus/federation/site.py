@@ -361,13 +361,12 @@ class Site:
         party = self.hosted.names[at]
         why = error.reason if isinstance(error, PartyFailed) else str(error)
         if not isinstance(error, IsthmusError):  # a foreign text may quote data: it stays in the log of this machine
-            place = where_raised(error)
-            what = f"{type(error).__name__}: {error}" if place else "".join(format_exception(error)).rstrip()
-            what = f"{place}: " * bool(place) + (out_of_memory(error) or what)
+            place, full = where_raised(error), out_of_memory(error)
+            said = full or (f"{type(error).__name__}: {error}" if place else "".join(format_exception(error)).rstrip())
+            what = f"{place}: {said}" if place else said
             self._failures.setdefault(f"action '{name}': {what}", []).append(party)
             log.debug("party '%s', action '%s'", party, name, exc_info=error)
-            kind = "out of memory" if out_of_memory(error) else type(error).__name__
-            why = f"{kind} (see the log at the party)"
+            why = f"{'out of memory' if full else type(error).__name__} (see the log at the party)"
         return Reply((), failures={party: f"action '{name}', {' '.join(why.split())}"})
 
     def log_failures(self) -> None:

@@ -162,7 +162,7 @@ def run_study(
                 resolved,
                 resume=resume,
                 force=force,
-                settings=_described(study, first.task.level),
+                settings=_settings_of(study, first.task.level),
                 fingerprint_of=lambda seed: held if seed == study.seeds[0] else load(seed).fingerprint,
             )
         watcher.study_started(resolved)
@@ -473,7 +473,7 @@ def prepare_folder(
         raise
 
 
-def _described(study: Study, level: Level) -> list[dict[str, Any]]:
+def _settings_of(study: Study, level: Level) -> list[dict[str, Any]]:
     """All that runs, with the options that it trains with and those of the model that a grid varies."""
     return [
         suited(each.method, study.encoder(each.method), level).to_dict() | ({"model": each.model} if each.model else {})
