@@ -1,15 +1,21 @@
+import copy
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
 
 from helpers import CLASSES, ENCODERS, FEATURES, apart, make_node_parties
-from isthmus.data.party import Block, Cohort
+from isthmus.data.party import Block, Cohort, Party
 from isthmus.nn.draws import Draws
-from isthmus.nn.encoders import Encoder
-from isthmus.nn.hops import Hop
+from isthmus.nn.encoders import Convolutions, Encoder, Readout
+from isthmus.nn.hops import GraphsHop, Hop, HopPropagations
 from isthmus.nn.per_party import per_party
-from isthmus.nn.products import Propagation, mean_edges, normalised_edges, plain_edges
+from isthmus.nn.products import SCIPY_FROM, Propagation, mean_edges, normalised_edges, plain_edges
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 MATRICES = {
@@ -130,3 +136,171 @@ def test_models_that_read_very_far_read_the_whole_graph():
     parties = make_node_parties()[:1]
     around = Cohort(parties).block.neighbours.around(torch.tensor([0]), (None,) * 300, (parties[0].nodes,))
     assert int(around.depth.max()) < 300
+
+
+def small_graphs(views=None):
+    """Parties with directed graphs, some with an edge from a node to itself; edges in any order."""
+    source = torch.Generator().manual_seed(5)
+    parties = []
+    for name, graphs in (("a", 12), ("b", 3)):
+        found = []
+        for size in torch.randint(1, 9, (graphs,), generator=source).tolist():
+            ends = torch.unique(torch.randint(size, (2, 2 * size), generator=source), dim=1)
+            found.append(Data(x=torch.rand(size, 3, generator=source), edge_index=ends, y=torch.tensor([0])))
+        party = Party.of_graphs(name, found)
+        party.graph.edge_index = party.graph.edge_index[:, torch.randperm(party.edges, generator=source)]
+        shape = (party.edges,) if views is None else (party.edges, views)
+        weight = torch.randn(shape, generator=source)
+        party.graph.edge_weight = weight * (weight > -0.5)
+        parties.append(party)
+    return Cohort(tuple(parties))
+
+
+@pytest.mark.parametrize(("views", "view"), [(None, None), (2, 0), (2, 1)])
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_the_matrix_of_some_graphs_has_the_bits_of_that_of_their_edges(matrix, weighted, views, view):
+    edges, options = MATRICES[matrix]
+    cohort = small_graphs(views=views)
+    block = cohort.graphs_of(torch.tensor([1, 4, 5, 13]))
+    made = []
+
+    def counted(edge_index, *more, **options):
+        made.append(edge_index.size(1))
+        return edges(edge_index, *more, **options)
+
+    whole = GraphsHop(cohort.block.part, view)
+    hop, known, options = GraphsHop(block.part, view), HopPropagations(), {"dtype": torch.float64, **options}
+    weight = block.edge_weight if weighted else None
+    found = [known(counted, hop, weight, block.nodes, **options) for _ in range(3)]
+    known(counted, whole, cohort.block.edge_weight if weighted else None, cohort.block.nodes, **options)
+    assert made == [whole.edges_of(cohort.block.part)[0].size(1)]  # the matrix of all graphs, once
+    index, own = block.edge_index, block.edge_weight
+    if view is not None:
+        inside = own[:, view] != 0
+        index, own = index[:, inside], own[inside, view]
+    due = Propagation(*edges(index, own if weighted else None, block.nodes, **options), block.nodes)
+    h, slope = torch.rand(2, block.nodes, 5)
+    results = []
+    for each in (due, found[0], found[-1]):
+        leaf = h.clone().requires_grad_()
+        out = each @ leaf
+        out.backward(slope)
+        results.append((out, leaf.grad))
+    for out, gradient in results[1:]:
+        assert torch.equal(out, results[0][0])
+        assert torch.equal(gradient, results[0][1])
+
+
+def test_most_graphs_of_all_have_a_matrix_of_their_own():
+    block = small_graphs().graphs_of(torch.arange(14))
+    made = []
+
+    def counted(edge_index, *more, **options):
+        made.append(edge_index.size(1))
+        return plain_edges(edge_index, *more, **options)
+
+    known = HopPropagations()
+    for _ in range(2):
+        known(counted, GraphsHop(block.part), None, block.nodes, dtype=torch.float64)
+    assert made == [block.edge_index.size(1)]
+
+
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gin", "graphconv", "tag", "sgc", "appnp", "gat", "cheb"])
+def test_a_model_of_graphs_gives_the_same_from_rows_of_all_graphs_matrices_as_from_edges(encoder):
+    cohort = small_graphs()
+    block = cohort.graphs_of(torch.tensor([0, 2, 3, 12]))
+    model = graph_model(Encoder.named(encoder)(hidden=4).build(3, CLASSES, "graph"))
+    results = []
+    for each in (block, replace(block, part=None)):
+        leaves = model.start_training(each, [True, True], touched_rows=False)
+        out = model(each, Draws.seeded([1, 2]))
+        out.square().sum().backward()
+        results.append([out.detach(), *(leaf.tensor.grad for leaf in leaves)])
+        model.stop_training()
+        model.load({name: weight.double() for name, weight in model.initial.items()})
+    assert all(map(torch.equal, *results))
+
+
+def graph_model(module):
+    model = per_party(module, 2)
+    model.load({name: weight.double() for name, weight in model.initial.items()})
+    return model
+
+
+class AbsoluteGcn(nn.Module):
+    """Reads other edge weights than those it gets, and edges themselves."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = GCNConv(3, 4)
+
+    def forward(self, x, edge_index, edge_weight):
+        return self.conv(x, edge_index[:, :], edge_weight.abs())
+
+
+def test_a_layer_of_your_own_gets_the_edges_of_graphs_themselves():
+    block = small_graphs().graphs_of(torch.tensor([0, 2, 3, 12]))
+    model = graph_model(Readout(Convolutions([AbsoluteGcn()], 0.0, weighted=True), 4, CLASSES, "mean"))
+    assert torch.equal(model(block), model(replace(block, part=None)))
+
+
+@pytest.mark.parametrize("edges", [normalised_edges, mean_edges, plain_edges])
+def test_repeated_edges_have_the_same_bits_among_few_graphs_and_among_many(edges):
+    source = torch.Generator().manual_seed(7)
+    graphs = [
+        Data(x=torch.rand(8, 3), edge_index=torch.randint(8, (2, 60), generator=source), y=torch.tensor([0]))
+        for _ in range(400)
+    ]
+    parties = Party.of_graphs("a", graphs[:100]), Party.of_graphs("b", graphs[100:])
+    assert parties[0].edges < SCIPY_FROM < parties[1].edges
+    results = []
+    for cohort in (Cohort(parties), Cohort(parties[:1])):
+        block = cohort.graphs_of(torch.arange(10))
+        matrix = HopPropagations()(edges, GraphsHop(block.part), None, block.nodes, dtype=torch.float32)
+        h = torch.rand(block.nodes, 5, generator=torch.Generator().manual_seed(8), dtype=torch.float32).requires_grad_()
+        out = matrix @ h
+        out.square().sum().backward()
+        results.append((out, h.grad))
+    alone = Propagation(*edges(block.edge_index, None, block.nodes, dtype=torch.float32), block.nodes)
+    h = h.detach().requires_grad_()
+    out = alone @ h
+    out.square().sum().backward()
+    for found in results:
+        assert torch.equal(found[0], out)
+        assert torch.equal(found[1], h.grad)
+
+
+def test_a_cohort_that_nobody_needs_leaves_no_matrix_behind():
+    model, kept = graph_model(Encoder.named("gcn")(hidden=4).build(3, CLASSES, "graph")), []
+    for _ in range(2):
+        cohort = small_graphs()
+        model(cohort.graphs_of(torch.tensor([0, 12])))
+        model(cohort.block)
+        kept.append(weakref.ref(cohort.block.part))
+        del cohort
+        gc.collect()
+    assert [each() for each in kept] == [None, None]
+
+
+def test_graphs_that_were_read_can_be_copied():
+    block = small_graphs().graphs_of(torch.tensor([0, 2, 12]))
+    model = graph_model(Encoder.named("gcn")(hidden=4).build(3, CLASSES, "graph"))
+    assert torch.equal(model(block), model(copy.deepcopy(block)))
+
+
+def test_embeddings_of_two_views_are_the_same_from_rows_of_all_graphs_matrices_as_from_edges():
+    block = small_graphs(views=2).graphs_of(torch.tensor([0, 2, 3, 12]))
+    model = graph_model(Encoder.named("gin")(hidden=4, weighted=True).embedder(3))
+    for found, due in zip(model(block), model(replace(block, part=None)), strict=True):
+        assert found.size(1) == 2
+        assert torch.equal(found, due)
+
+
+def test_edges_put_in_place_of_a_graphs_own_are_the_ones_that_count():
+    cohort = small_graphs()
+    block = cohort.graphs_of(torch.tensor([0, 2, 3, 12]))
+    model = graph_model(Encoder.named("gcn")(hidden=4).build(3, CLASSES, "graph"))
+    for other in (replace(block, edge_weight=None), replace(block, edge_index=block.edge_index.flip(0))):
+        assert torch.equal(model(other), model(replace(other, part=None)))
+        assert not torch.equal(model(other), model(block))

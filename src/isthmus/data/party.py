@@ -17,7 +17,7 @@ from isthmus.data import rows
 from isthmus.data.labelled_edges import LabelledEdges, of_typed
 from isthmus.data.level import Level
 from isthmus.data.matrices import run_both_ways
-from isthmus.data.neighbours import Neighbours, NodeRange, Subgraph
+from isthmus.data.neighbours import Graphs, Neighbours, NodeRange, SomeGraphs, Subgraph
 from isthmus.data.schema import Inputs, Schema
 from isthmus.data.validation import (
     as_tensor,
@@ -543,7 +543,8 @@ class Block:
         edge_weight: `[edges]` or none.
         batch: the graph of every node, `[nodes]`; none if each party has one graph.
         graphs: number of graphs of each party, for readouts; empty if each has one.
-        part: which part of a larger block this is, for layers that need to know more of it than the edges here.
+        part: which part of a larger block this is, or all graphs of one, for layers that need to know more of it than
+            the edges here.
         trims: layers leave out the rows that no seed of `part` needs; the output has a row per seed.
         node_type: the type of every node, `[nodes]`, where graphs are typed.
         edge_type: the type of every edge, `[edges]`, where graphs are typed.
@@ -560,7 +561,7 @@ class Block:
     edge_weight: Tensor | None = None
     batch: Tensor | None = None
     graphs: tuple[int, ...] = ()
-    part: Subgraph | NodeRange | None = None
+    part: Subgraph | NodeRange | Graphs | SomeGraphs | None = None
     trims: bool = False
     node_type: Tensor | None = None
     edge_type: Tensor | None = None
@@ -612,6 +613,8 @@ class Block:
 
     def edges_at(self, at: Tensor | slice) -> dict[str, Any]:
         """The columns of these edges, positions or a mask."""
+        if isinstance(at, Tensor) and at.dtype == torch.long:  # a third of the time of `column[at]`
+            return {name: column.index_select(0, at) for name, column in self.per_edge.items()}
         return {name: column[at] for name, column in self.per_edge.items()}
 
     def types_at(self, at: Tensor | slice) -> Tensor | None:
@@ -695,7 +698,10 @@ class Cohort:
         block = Block.concat([_block(party) for party in self.parties])
         if self.device.type == "mps":  # it does not support sparse matrices
             block = replace(block, x=rows.to_dense(block.x))
-        self.block = block.to(self.device)
+        block = block.to(self.device)
+        if block.batch is not None:
+            block = replace(block, part=Graphs(block.edge_index, block.batch, sum(self.items), block.edge_weight))
+        self.block = block
         self.y = torch.cat([party.graph.y for party in self.parties]).to(self.device)
         self.party = self.per_item(torch.arange(len(self.parties), device=self.device))
         self.masks = {
@@ -821,33 +827,25 @@ class Cohort:
         return self._last[1]
 
     def _graphs_of(self, chosen: Tensor) -> Block:
-        block = self.block
-        if block.batch is None:
+        block, whole = self.block, self.block.part
+        if not isinstance(whole, Graphs):
             raise IsthmusError("parties with one graph have no batches of graphs: use block_of")
-        nodes_of = torch.bincount(block.batch, minlength=sum(self.items))
-        order, edges_of = self._edges_by_graph
-        node_at, edge_at = rows.chosen_ranges(nodes_of, chosen), order[rows.chosen_ranges(edges_of, chosen)]
-        first, sizes_of = nodes_of.cumsum(0) - nodes_of, nodes_of[chosen]
-        shift = (sizes_of.cumsum(0) - sizes_of - first[chosen]).repeat_interleave(edges_of[chosen])
+        node_at, edge_at = rows.concat_ranges(whole.first[chosen], whole.nodes[chosen]), whole.edges_of(chosen)
         party = self.party[chosen]
         graphs = torch.bincount(party, minlength=len(self))
-        sizes = torch.zeros(len(self), dtype=torch.long, device=self.device).index_add_(0, party, nodes_of[chosen])
+        sizes = torch.zeros(len(self), dtype=torch.long, device=self.device).index_add_(0, party, whole.nodes[chosen])
+        columns = block.edges_at(edge_at)
+        part = whole.some(chosen, edge_at, columns.get("edge_weight"))
         return Block(
             x=rows.take(block.x, node_at),
-            edge_index=block.edge_index[:, edge_at] + shift,
+            edge_index=part.edge_index,
             sizes=tuple(sizes.tolist()),
             node_type=block.types_at(node_at),
-            **block.edges_at(edge_at),
-            batch=torch.arange(chosen.numel(), device=self.device).repeat_interleave(nodes_of[chosen]),
+            **columns,
+            batch=torch.arange(chosen.numel(), device=self.device).repeat_interleave(whole.nodes[chosen]),
             graphs=tuple(graphs.tolist()),
+            part=part,
         )
-
-    @cached_property
-    def _edges_by_graph(self) -> tuple[Tensor, Tensor]:
-        """The edges in the order of their graphs, and the number of edges of each graph."""
-        assert self.block.batch is not None
-        graph = self.block.batch[self.block.edge_index[0]]
-        return torch.argsort(graph, stable=True), torch.bincount(graph, minlength=sum(self.items))
 
 
 def _block(party: Party) -> Block:

@@ -51,6 +51,7 @@ class WithHeads(nn.Module):
         super().__init__()
         assert isinstance(embedder, Embedder)
         self.embedder = embedder
+        self.takes_graphs = embedder.takes_graphs
         self.of_nodes = Projection(embedder.width)
         self.of_graphs = Projection(embedder.width)
 

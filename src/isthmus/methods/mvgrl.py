@@ -68,6 +68,7 @@ class TwoEncoders(nn.Module):
         assert isinstance(embedder, Embedder)
         self.embedders = nn.ModuleList([embedder, _redrawn(embedder)])
         self.views = Views()
+        self.takes_graphs = embedder.takes_graphs
         self.width = embedder.width // len(getattr(embedder.body, "convs", "1")) if last else embedder.width
         self.of_nodes = Projection(self.width)
         self.of_graphs = Projection(embedder.width, self.width)

@@ -18,7 +18,7 @@ from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError
 from isthmus.nn.edge_features import EdgeGat, EdgeGin, Transformer
 from isthmus.nn.edge_readout import EdgeReadout
-from isthmus.nn.hops import of_layer, own_rows
+from isthmus.nn.hops import GraphsHop, edges_of_view, of_layer, own_rows
 from isthmus.nn.products import EdgeValues, Propagation, mean_edges, plain_edges
 from isthmus.nn.side_by_side import Layer
 from isthmus.nn.structure import StructureChannel
@@ -131,7 +131,11 @@ class MessagePassing(nn.Module):
 
 
 class Readout(nn.Module):
-    """Node embeddings, ReLU if `rectify`, pooled per graph, layers `after` that, one linear layer: for graph tasks."""
+    """Node embeddings, ReLU if `rectify`, pooled per graph, layers `after` that, one linear layer: for graph tasks.
+
+    Attributes:
+        takes_graphs: layers can propagate by matrices of all graphs, of which a batch has some (see `GraphsHop`).
+    """
 
     def __init__(
         self,
@@ -150,6 +154,10 @@ class Readout(nn.Module):
         self.after = nn.Identity() if after is None else after
         self.rectify = rectify
         self._reads = frozenset(signature(body.forward).parameters)
+
+    @property
+    def takes_graphs(self) -> bool:
+        return type(self) in (Readout, SetReadout) and propagates_by_matrices(self.body)
 
     @property
     def first_layer(self) -> str | None:
@@ -184,6 +192,7 @@ class Embedder(nn.Module):
 
     Attributes:
         width: width of an embedding.
+        takes_graphs: as that of a `Readout`.
     """
 
     def __init__(self, body: nn.Module, features: int, pool: Pool) -> None:
@@ -197,8 +206,12 @@ class Embedder(nn.Module):
         self.width = two.size(1)
         self.views = Views()
 
+    @property
+    def takes_graphs(self) -> bool:
+        return type(self) is Embedder and propagates_by_matrices(self.body)
+
     def forward(
-        self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int
+        self, x: Any, edge_index: Any, edge_weight: Tensor | None, batch: Tensor, batch_size: int
     ) -> tuple[Tensor, Tensor]:
         h = torch.stack([self.body(x, *edges).relu() for edges in self.views(edge_index, edge_weight)], dim=1)
         return h, self.pool(h.flatten(1), batch, batch_size).view(-1, *h.shape[1:])
@@ -211,19 +224,23 @@ class Views(nn.Module):
         super().__init__()
         self._last: tuple[Any, ...] = (None, None, [])
 
-    def forward(self, edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
+    def forward(self, edge_index: Any, edge_weight: Tensor | None) -> list[tuple[Any, Tensor | None]]:
+        if isinstance(edge_index, GraphsHop):  # which keeps them itself
+            return split_views(edge_index, edge_weight)
         if self._last[0] is not edge_index or self._last[1] is not edge_weight:
             self._last = edge_index, edge_weight, split_views(edge_index, edge_weight)
-        views: list[tuple[Tensor, Tensor | None]] = self._last[2]
+        views: list[tuple[Any, Tensor | None]] = self._last[2]
         return views
 
 
-def split_views(edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
+def split_views(edge_index: Any, edge_weight: Tensor | None) -> list[tuple[Any, Tensor | None]]:
     """The edges and edge weights of each view."""
     if edge_weight is None or edge_weight.dim() == 1:
         return [(edge_index, edge_weight)]
-    masks = [weight != 0 for weight in edge_weight.unbind(1)]
-    return [(edge_index[:, mask], edge_weight[mask, view]) for view, mask in enumerate(masks)]
+    views = range(edge_weight.size(1))
+    if isinstance(edge_index, GraphsHop):
+        return [(GraphsHop(edge_index.part, view), edge_weight[:, view]) for view in views]
+    return [edges_of_view(edge_index, edge_weight, view) for view in views]
 
 
 def uses_edge_weights(module: nn.Module) -> bool:
@@ -495,6 +512,22 @@ ONE_HOP: tuple[type[nn.Module], ...] = (
     gnn.GCNConv, gnn.SAGEConv, gnn.GINConv, gnn.GATConv, gnn.GraphConv, WeightedSage, WeightedGin, WeightedGat,
 )  # fmt: skip
 """Convolutions that read the rows of a node and of its in-neighbours."""
+
+
+BY_MATRIX: tuple[type[nn.Module], ...] = (
+    gnn.GCNConv, gnn.SAGEConv, gnn.GINConv, gnn.GraphConv, gnn.TAGConv, WeightedSage, WeightedGin,
+)  # fmt: skip
+"""Convolutions that read edges by nothing but a propagation matrix, with sums or means over neighbours."""
+
+
+def propagates_by_matrices(body: nn.Module) -> bool:
+    """Whether all that a body does with edges is to propagate by matrices; of a body of others nobody knows."""
+    if type(body) is not Convolutions or body.reads_edge_features:
+        return False
+    return all(
+        type(conv) in BY_MATRIX and (propagates_by_matrix(conv) or not isinstance(conv, gnn.MessagePassing))
+        for conv in body.convs
+    )
 
 
 def hops_of_layer(conv: nn.Module) -> int | None:

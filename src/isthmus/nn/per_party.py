@@ -22,7 +22,7 @@ from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.draws import Draws, PartyDropout, torch_seeded
 from isthmus.nn.edge_readout import Ends
-from isthmus.nn.hops import Hops, RangeHop, hops_of
+from isthmus.nn.hops import GraphsHop, Hops, RangeHop, graphs_of, hops_of
 from isthmus.nn.products import Columns, Features, by_input
 from isthmus.nn.stacks import FirstLayer, Stack, dense
 from isthmus.nn.twins import Bank, twin_of, without_caches
@@ -334,7 +334,8 @@ class PerParty:
         bank.weights = dict(self._shared if self._shared is not None else self._unfrozen())
         bank.layouts = [block.sizes, block.graphs] if block.graphs else [block.sizes]
         bank.edge_labels = block.edge_labels
-        hops = hops_of(block) if self.takes_hops else None
+        takes_graphs = bool(getattr(self.module, "takes_graphs", False))
+        hops = graphs_of(block) if takes_graphs else hops_of(block) if self.takes_hops else None
         if hops is not None:
             bank.layouts += hops.layouts  # dropout reads this list too, which `Ends` changes
         assert self._twin is not None
@@ -403,7 +404,7 @@ class PerParty:
         copies = {name: dense(self._stacks[name]).clone() for name in self._frozen if self.training}
         return {**self._stacks, **copies}
 
-    def _inputs(self, block: Block, x: Any, hops: Hops | RangeHop | None = None) -> dict[str, Any]:
+    def _inputs(self, block: Block, x: Any, hops: Hops | RangeHop | GraphsHop | None = None) -> dict[str, Any]:
         """The arguments that the module's `forward` names."""
         graphs = sum(block.graphs) if block.graphs else None
         offered = {
