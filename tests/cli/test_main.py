@@ -536,6 +536,7 @@ main()
 """The command line, with a checkpoint after every round."""
 
 
+@pytest.mark.slow
 def test_process_prints_json_on_standard_output_and_its_runs_on_standard_error(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "run", *SMALL, "--json"], capture_output=True, text=True, cwd=tmp_path, timeout=120

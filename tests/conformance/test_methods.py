@@ -51,7 +51,7 @@ FIRST = [(name, Method.named(name).levels[0]) for name in Method.known()]
 
 
 @pytest.mark.parametrize(("name", "level"), slow_but(FIRST, CASES))
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_method_conforms(name: str, level: Level) -> None:
     check_method(quick(name, rounds=3), small_parties(level), checks=[each for each in CHECKS if each != AGGREGATIONS])
 
@@ -93,6 +93,7 @@ SORTED = [(name, "node") for name in ("fedavg", "fedper", "fedcog", "fedgl")] + 
 
 
 @pytest.mark.parametrize(("name", "level"), slow_but(SORTED, CASES))
+@pytest.mark.thinned(3)
 def test_cohorts_of_two_sorted_by_size_conform(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PARTIES", 2)
     monkeypatch.setattr(pieces, "SORTED_FROM", 1)
@@ -146,12 +147,13 @@ def test_fedavg_conforms_on_nodes_with_several_tasks() -> None:
 
 
 @pytest.mark.parametrize("name", slow_but(["fedavg", "fedcog"], ["fedavg", "fedcog", "local", "centralized"]))
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 def test_methods_conform_on_pairs(name: str) -> None:
     check_method(Method.named(name)(rounds=3), small_parties("pair"))
 
 
 @pytest.mark.parametrize("name", ["feddyn", "fedadam", "fedgcn"])
+@pytest.mark.thinned(3)
 def test_cohort_law_holds_on_pairs(name: str) -> None:
     check_method(Method.named(name)(rounds=2), small_parties("pair"), checks=["cohort_law"])
 
@@ -164,6 +166,7 @@ def test_methods_conform_on_edges(name: str, typed: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedstar", "gcfl", "moon", "scaffold", "majority"])
+@pytest.mark.thinned(3)
 def test_cohort_law_holds_on_edges(name: str) -> None:
     check_method(Method.named(name)(rounds=2), small_parties("edge"), checks=["cohort_law"])
 

@@ -90,7 +90,7 @@ def test_any_number_of_workers_gives_the_numbers_of_one_process(here: RayHere, n
     ids=["sampling and batches", "neighbours and clipping", "patience", "trained models", "trimmed mean"],
 )
 @pytest.mark.parametrize("sent_as_bytes", [False, True], ids=["", "wire"])
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_options_mean_the_same(here: RayHere, changes: dict[str, Any], sent_as_bytes: bool) -> None:
     study = study_of("fedavg", parties=7, methods=[{"name": "fedavg", **changes}], wire=sent_as_bytes)
     with Cluster() as cluster:

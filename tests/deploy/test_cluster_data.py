@@ -62,7 +62,7 @@ METHODS = [{"name": name} for name in ("fedavg", "centralized", "fedcog-gcn")]
 
 
 @pytest.mark.parametrize("kind", ["folders", "folders that overlap", "graphs", "shops", "several"])
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_results_are_those_of_one_process(here: RayHere, kind: str, tmp_path: Path) -> None:
     data: dict[str, Any] = {"shops": SHOPS, "several": SETS}.get(kind, {"name": "folder", "path": str(tmp_path / "in")})
     methods = METHODS[:2]

@@ -39,7 +39,7 @@ def test_sums_over_neighbours_are_not_sent_without_protection(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", [name for name in STUDIES if name not in NEED_PROTECTION])
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(15)
 def test_a_federation_gives_the_numbers_of_the_study_bit_for_bit(name: str, tmp_path: Path) -> None:
     study = at_folders(study_of(name), tmp_path / "data")
     if name == "two-groups":
@@ -78,7 +78,7 @@ def steady(study: Study) -> Study:
 
 @pytest.mark.parametrize("total", ["masks", "ckks"])
 @pytest.mark.parametrize("name", slow_but(QUICK, SUMMED))
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_protected_totals_give_the_same_numbers_to_their_precision(name: str, total: str, tmp_path: Path) -> None:
     study = at_folders(steady(study_of(name, protect={"total": total, "noise": "study"})), tmp_path / "data")
     here, there = in_one_process(study), federated(study, tmp_path).runs[0]

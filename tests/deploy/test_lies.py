@@ -360,7 +360,7 @@ METHOD_COUNTS: dict[str, tuple[str, AnswerLie, str]] = {
 
 
 @pytest.mark.parametrize("lie", METHOD_COUNTS)
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(15)
 def test_a_lie_in_the_counts_of_a_method_is_named(lie: str, banks: Path, tmp_path: Path) -> None:
     """They are of the set-up, which needs everybody: the run ends, and its one line says who lied."""
     action, tell, why = METHOD_COUNTS[lie]
@@ -380,6 +380,7 @@ def test_a_lie_in_the_counts_of_a_method_is_named(lie: str, banks: Path, tmp_pat
         ("10^6 right answers", LIAR),
     ],
 )
+@pytest.mark.thinned(3)
 def test_a_masked_lie_in_the_counts_of_a_method_ends_the_run(lie: str, found: str, banks: Path, tmp_path: Path) -> None:
     action, tell, why = METHOD_COUNTS[lie]
     study = study_at(banks, "masks", methods=[CONDENSING])

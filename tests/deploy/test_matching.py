@@ -48,6 +48,7 @@ def set_up(post: ByHand, study: Study, job: str = "s") -> None:
 
 
 @pytest.mark.parametrize(("name", "data"), [("fedcog", "banks"), ("fedgl", "hospitals")])
+@pytest.mark.thinned(2)
 def test_results_are_those_under_hashes(name: str, data: str, tmp_path: Path) -> None:
     """The splits are in the files: drawn ones follow the ids, which differ."""
     kinds = {"hashed": {}, "matched": OBLIVIOUS}

@@ -16,7 +16,7 @@ from isthmus.deploy.party_side import Message
 
 @pytest.mark.parametrize("total", ["none", "masks"])
 @pytest.mark.parametrize("name", ["fedavg", "fedgl", "fedcog", "fedgcn", "fedproto"])
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_both_sides_count_the_same_answers_and_bytes(name: str, total: str, tmp_path: Path) -> None:
     if total == "none" and name in NEED_PROTECTION:
         pytest.skip("needs protection")
@@ -67,6 +67,7 @@ def test_an_answer_that_the_server_asks_for_beside_its_ledger_is_named(tmp_path:
         ({"totals": [], "head": {"entries": 0, "hash": ""}}, "train (total, server sees the sum): answered 0 times by"),
     ],
 )
+@pytest.mark.thinned(3)
 def test_an_account_that_is_none_is_named(account: Any, why: str, tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg", rounds=2), tmp_path / "data")
     members = members_of(tmp_path / "data", tmp_path / "parties", study)

@@ -72,7 +72,7 @@ def methods(**options: Any) -> list[dict[str, Any]]:
     ],
     ids=["the same", "an option of no effect", "more rounds", "an option of little effect"],
 )
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 def test_two_studies_that_differ_by_one_party_do_not_show_its_part(
     changed: dict[str, Any], restart: bool, tmp_path: Path
 ) -> None:

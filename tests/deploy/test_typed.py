@@ -41,6 +41,7 @@ def study(root: Path, held: Held, **more: Any) -> Study:
 
 
 @pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+@pytest.mark.thinned(3)
 def test_a_federation_of_tables_gives_the_study_and_parties_predict_alone(tmp_path: Path, held: Held) -> None:
     plan = study(tmp_path, held)
     here, outcome = in_one_process(plan), federated(plan, tmp_path)

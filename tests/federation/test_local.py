@@ -54,7 +54,7 @@ def told(result: RunResult) -> Any:
 @pytest.mark.parametrize("side_by_side", [True, False], ids=["cohort", "alone"])
 @pytest.mark.parametrize("held", PARTIES)
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(10)
 def test_through_bytes_a_run_is_the_same_bit_for_bit(method: Averaging, held: str, side_by_side: bool) -> None:
     plain, wired = (run(method, held, wire=wire, side_by_side=side_by_side) for wire in (False, True))
     results = plain.go(), wired.go()
@@ -65,7 +65,7 @@ def test_through_bytes_a_run_is_the_same_bit_for_bit(method: Averaging, held: st
 
 @pytest.mark.parametrize("held", PARTIES)
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 def test_one_cohort_gives_what_cohorts_of_one_give(method: Averaging, held: str) -> None:
     together, alone = (run(method, held, side_by_side=side_by_side) for side_by_side in (True, False))
     results = together.go(), alone.go()
@@ -98,6 +98,7 @@ class Poisoned(FedAvg):
 @pytest.mark.parametrize("side_by_side", [True, False], ids=["cohort", "alone"])
 @pytest.mark.parametrize("wire", [False, True], ids=["in process", "wire"])
 @pytest.mark.parametrize("held", ["dense", "sparse"])
+@pytest.mark.thinned(3)
 def test_a_party_that_diverges_is_named_and_left_out_of_that_round(held: str, wire: bool, side_by_side: bool) -> None:
     result = run(Poisoned(rounds=3), held, wire=wire, side_by_side=side_by_side).go()
     failed = [(r["round"], r["action"], r["party"], r["sent"]) for r in result.ledger.rows() if r["status"] == "failed"]

@@ -99,7 +99,7 @@ def run_of(method: Method, parties: Sequence[Party], **options: Any) -> Run:
 
 @pytest.mark.parametrize("held", ["nodes", "sparse", "graphs"])
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(10)
 def test_a_run_in_pieces_is_the_run_of_one_cohort(name: str, held: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parties = make_graph_parties() if held == "graphs" else make_node_parties(SIZES, sparse=held == "sparse")
     whole = run_of(METHODS[name], parties)

@@ -86,7 +86,7 @@ def assert_law(module, parties, options, embed=False):
 @over_options
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("encoder", ["gcn", "sage", "gin", "gat", "appnp"])
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(15)
 def test_a_party_trains_the_same_alone_and_side_by_side(encoder, sparse, options):
     module = build(encoder, **({"hops": 2} if encoder == "appnp" else {}))
     parties = make_parties("node", nodes=NODES, sparse=sparse, weighted=True, untrained=(1,))
@@ -97,6 +97,7 @@ def test_a_party_trains_the_same_alone_and_side_by_side(encoder, sparse, options
 
 @pytest.mark.parametrize("options", ["sampled-batches", "field-of-batches"])
 @pytest.mark.parametrize("encoder", ["gcn", "gat"])
+@pytest.mark.thinned(2)
 def test_pairs_train_the_same_alone_and_side_by_side(encoder, options):
     parties = small_parties("pair")
     task = task_for(parties)
@@ -127,6 +128,7 @@ COUPLED = {
 
 @pytest.mark.parametrize("name", COUPLED)
 @pytest.mark.parametrize("options", ["batches", "clusters"])
+@pytest.mark.thinned(2)
 def test_methods_for_coupled_graphs_conform(name, options):
     own = COUPLED[name] if options == "batches" else OPTIONS[options]
     method = Method.named(name).read({"rounds": 2, "local": {"epochs": 2, **own}}, name)
@@ -134,7 +136,7 @@ def test_methods_for_coupled_graphs_conform(name, options):
 
 
 @pytest.mark.parametrize("options", ["sampled-batches", "clusters"])
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 def test_fedgc_without_self_training_conforms(options):
     more = {"self_training": False, "transforming": {"epochs": 3}}
     method = Method.named("fedgc").read({"rounds": 2, "local": {"epochs": 2, **OPTIONS[options]}, **more}, "fedgc")

@@ -16,6 +16,7 @@ SGD = LocalTraining(epochs=2, optimizer="sgd", lr=0.1)
 
 @pytest.mark.parametrize("level", ["node", "graph"])
 @pytest.mark.parametrize("encoder", ["gcn", "gin"])
+@pytest.mark.thinned(2)
 def test_personal_models_are_pulled_to_the_shared_one_as_it_was_sent(encoder, level):
     module, parties = built(encoder, level), make_parties(level)
     method = Ditto(rounds=3, select="last", local=ADAMW, personal=SGD, pull=0.7)

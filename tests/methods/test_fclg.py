@@ -117,7 +117,7 @@ class Literal:
         "intra-mse-printed",
     ],
 )
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 def test_rounds_are_those_of_algorithm_1(options):
     parties, options = make_graph_parties(), method(rounds=2, inter_temperature=0.3, **options)
     job = run(options, parties)

@@ -105,6 +105,7 @@ def test_parties_without_training_or_test_nodes_or_edges_and_parties_that_are_no
     checked(parties, fraction=0.6)
 
 
+@pytest.mark.slow
 def test_masks_stay_at_their_parties():
     found = checked(make_node_parties(), masks=True)
     own = found.models["parties"]

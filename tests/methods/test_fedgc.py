@@ -167,6 +167,7 @@ def test_the_last_labels_are_the_second_models(parties):
 
 
 @pytest.mark.parametrize("steps", [4, 6, 7])
+@pytest.mark.thinned(3)
 def test_a_run_that_stops_while_models_teach_goes_on(parties, steps, tmp_path):
     """In the first model's rounds, in the second's, and before its labels."""
     method = FedGC(**{**QUICK, "teaching": 2})
@@ -200,6 +201,7 @@ def test_the_first_bottleneck_is_the_same_at_all_parties():
 
 
 @pytest.mark.parametrize("off", ["hops", "self_training", "bottleneck", "finetune", "edges"])
+@pytest.mark.thinned(3)
 def test_each_part_can_be_switched_off(parties, off):
     value = 0 if off == "hops" else False
     found = run_of(FedGC(**QUICK, **{off: value}), parties).go()

@@ -172,6 +172,7 @@ class Literal:
     ],
     ids=["defaults", "from the first round", "literal", "literal by holders", "apart"],
 )
+@pytest.mark.thinned(3)
 def test_it_is_the_papers_algorithm(options, double_precision):
     parties = [replace(party, graph=party.graph.clone()) for party in make_parties()]
     for party in parties:

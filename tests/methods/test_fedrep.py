@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("double_precision")
 
 @pytest.mark.parametrize("level", ["node", "graph"])
 @pytest.mark.parametrize("encoder", ["gcn", "gin"])
+@pytest.mark.thinned(2)
 def test_heads_are_fitted_to_the_body_before_it_moves(encoder, level):
     module, parties = built(encoder, level), make_parties(level)
     method = FedRep(rounds=3, select="last", head_epochs=4, local=ADAMW.model_copy(update={"epochs": 2}))

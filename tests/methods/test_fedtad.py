@@ -140,6 +140,7 @@ def test_shares_of_a_class_sum_to_one(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat"])
+@pytest.mark.thinned(2)
 def test_a_party_answers_the_same_bits_alone_and_side_by_side(name):
     torch.manual_seed(0)
     module = Encoder.named(name)(hidden=8).build(FEATURES, CLASSES, "node")

@@ -258,6 +258,7 @@ def test_with_next_to_no_noise_the_views_are_the_graphs():
 @pytest.mark.parametrize(
     "options", [{}, {"epsilons": [0.5]}, {"post": {"clamp": False}}, {"local": {"batch_size": 0}}, {"fraction": 0.5}]
 )
+@pytest.mark.thinned(3)
 def test_once_views_are_released_nothing_reads_the_edges(options):
     """Edges that are wiped after the release change neither weights, nor metrics, nor bytes."""
     found = []
@@ -330,6 +331,7 @@ def test_it_conforms_in_every_way(options):
 
 @pytest.mark.parametrize("encoder", ["graphconv", "tag", "lightgcn", "gat", "sage"])
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 100.0])
+@pytest.mark.thinned(3)
 def test_encoders_that_weigh_edges_learn_from_any_noise(encoder, epsilon):
     way = method(epsilons=[epsilon, epsilon], post={"clamp": False}, local={**SGD, "batch_size": 4, "clip": 1.0})
     weighted = {"weighted": True} if encoder in ("gat", "sage") else {}

@@ -81,6 +81,7 @@ def trained(module, weights, party, method, round):
 
 @pytest.mark.parametrize("untrained", [(), (1,)])
 @pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.thinned(3)
 def test_rounds_are_those_of_the_paper(sparse, untrained):
     module, parties = built("gcn", "node"), make_parties("node", untrained=untrained)
     options = {"local": SGD, "temperature": TAU, "semantic": 0.7, "structural": 3.0, "select": "last"}

@@ -24,6 +24,7 @@ def cosines(updates):
 
 @pytest.mark.parametrize("level", ["node", "graph"])
 @pytest.mark.parametrize("encoder", ["gcn", "gin"])
+@pytest.mark.thinned(2)
 def test_rounds_are_those_of_the_paper(encoder, level):
     module, parties = built(encoder, level), six_parties(level)
     found = run(method := GCFL(rounds=4, warm_up=1, **EXACT), module, six_parties(level, sparse=True))

@@ -34,6 +34,7 @@ def alike(standardize):
 
 @pytest.mark.parametrize("standardize", [False, True])
 @pytest.mark.parametrize("level", ["node", "graph"])
+@pytest.mark.thinned(2)
 def test_rounds_are_those_of_the_paper(level, standardize):
     module, parties = built("gcn", level), six_parties(level)
     method = GCFLPlus(rounds=7, warm_up=1, length=3, standardize=standardize, **SPLITTING)

@@ -57,6 +57,7 @@ def trained(module, sent, previous, party, options, mu, tau):
 
 @pytest.mark.parametrize("level", ["node", "graph"])
 @pytest.mark.parametrize(("encoder", "options"), [("gcn", ADAMW), ("gin", SGD)])
+@pytest.mark.thinned(2)
 def test_a_run_is_the_papers_algorithm(encoder, options, level):
     module, parties = built(encoder, level), make_parties(level)
     found = run(

@@ -78,7 +78,7 @@ def assert_as_plain_torch(module, level, options, *, sparse=False, untrained=())
 @over_levels
 @pytest.mark.parametrize("batches", BATCHES)
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(15)
 def test_training_is_a_plain_loop_over_parties(optimiser, batches, level, sparse):
     options = LocalTraining(**OPTIMISERS[optimiser], **BATCHES[batches])
     assert_as_plain_torch(build(Gcn(hidden=8, dropout=0.0), level), level, options, sparse=sparse)
@@ -95,6 +95,7 @@ def test_a_gcn_with_a_linear_head_trains_as_in_plain_torch(batches, sparse):
 
 @over_levels
 @pytest.mark.parametrize("batches", BATCHES)
+@pytest.mark.thinned(3)
 def test_training_goes_on_where_some_parties_have_nothing_to_train_on(batches, level):
     options = LocalTraining(**OPTIMISERS["adam"], **BATCHES[batches])
     module = build(Gcn(hidden=8, dropout=0.0), level)
@@ -111,7 +112,7 @@ def test_batch_normalisation_trains_as_in_plain_torch(level, batch_size):
 @over_sparse
 @pytest.mark.parametrize("batches", ["full", "batches"])
 @pytest.mark.parametrize("name", ENCODERS)
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(15)
 def test_nodes_that_no_path_joins_to_a_training_node_train_as_in_plain_torch(name, batches, sparse):
     def parties(sparse):
         made = make_parties("node", sparse=sparse, weighted=True, untrained=(1,))
@@ -240,7 +241,7 @@ def test_a_module_that_falls_back_trains_as_in_plain_torch(batches):
 @over_levels
 @over_sparse
 @pytest.mark.parametrize("batches", BATCHES)
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(15)
 def test_a_party_trains_the_same_alone_and_side_by_side_with_dropout(batches, level, sparse):
     options = LocalTraining(**OPTIMISERS["adam"], **BATCHES[batches])
     module = build(Gcn(hidden=8, dropout=0.5), level)

@@ -92,6 +92,7 @@ class AsWritten:
     @pytest.mark.parametrize("fraction", [1.0, 0.75], ids=["all", "three-of-four"])
     @pytest.mark.parametrize("model", MODELS)
     @pytest.mark.parametrize("level", ["node", "graph"])
+    @pytest.mark.thinned(5)
     def test_rounds_are_those_of_the_paper(self, level, model, fraction):
         self.check(level, model, fraction=fraction)
 

@@ -65,7 +65,7 @@ def build(name, level, options):
 @over_levels
 @over_data
 @over_variants
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(18)
 def test_a_cohort_gives_what_its_parties_give_alone(name, options, level, sparse):
     model = assert_law(
         build(name, level, options), make_parties(level, sparse=sparse, weighted=sparse), steps_for(options)
@@ -76,7 +76,7 @@ def test_a_cohort_gives_what_its_parties_give_alone(name, options, level, sparse
 @over_levels
 @over_variants
 @pytest.mark.usefixtures("double_precision")  # in single precision Adam blows up the rounding of tiny gradients
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 def test_one_party_without_dropout_is_the_plain_module(name, options, level):
     module = build(name, level, {**options, "dropout": 0.0})
     weighted = level == "node"
@@ -91,7 +91,7 @@ def test_one_party_without_dropout_is_the_plain_module(name, options, level):
 @over_levels
 @over_data
 @over_variants
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 def test_shared_weights_give_the_plain_modules_output(name, options, level, sparse):
     module = build(name, level, options).eval()
     cohort = Cohort(make_parties(level, sparse=sparse))
@@ -124,7 +124,7 @@ def test_options_without_an_effect_are_refused(name):
 
 @over_levels
 @over_variants
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 def test_a_cohort_has_the_embeddings_and_their_gradients_that_its_parties_have_alone(name, options, level):
     module, parties = build(name, level, options), make_parties(level, sparse=True, weighted=True)
     weights = apart(module, len(parties))

@@ -90,6 +90,7 @@ def test_the_gradient_of_a_hop_is_that_of_the_dense_product():
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("encoder", sorted(VARIANTS.keys() - {"cheb", "two-channel"}))
+@pytest.mark.thinned(5)
 def test_the_outputs_of_seeds_are_those_of_the_whole_graph(encoder, sparse):
     torch.manual_seed(0)
     kind = Encoder.named(encoder.removesuffix("-weighted"))

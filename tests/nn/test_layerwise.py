@@ -37,7 +37,7 @@ def build(encoder, options, layers=3):
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
 @pytest.mark.parametrize("encoder", CHAINS)
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(15)
 def test_layer_by_layer_is_one_pass(encoder, own, sparse, weighted):
     module = build(encoder, CHAINS[encoder])
     parties = make_node_parties(sparse=sparse, weighted=weighted)

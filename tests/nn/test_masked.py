@@ -18,7 +18,7 @@ ENCODERS = [("gcn", {}), ("sage", {}), ("gin", {"norm": True}), ("gat", {}), ("c
 @pytest.mark.parametrize("level", ["node", "graph"])
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(("name", "options"), ENCODERS, ids=[name for name, _ in ENCODERS])
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(10)
 def test_a_cohort_gives_what_its_parties_give_alone(name, options, sparse, level):
     torch.manual_seed(0)
     module = Encoder.named(name)(hidden=8, **options).build(FEATURES, CLASSES, level)

@@ -33,7 +33,7 @@ over_sparse = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sp
 
 @over_sparse
 @pytest.mark.parametrize("name", ONE_BY_ONE)
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 def test_what_is_not_known_falls_back_and_is_as_it_would_be_alone(name, sparse):
     assert not assert_law(build(name), make_parties("node", sparse=sparse, weighted=True), STEADY).side_by_side
 
@@ -76,6 +76,7 @@ class OverGraphNorm(OverGraphs):
         (OverGraphNorm, False),
     ],
 )
+@pytest.mark.thinned(3)
 def test_modules_over_whole_graphs_obey_the_law(module, side_by_side, sparse):
     torch.manual_seed(0)
     parties = make_parties("graph", sparse=sparse, weighted=True)
@@ -350,6 +351,7 @@ def fitted(cohort, trains, touched, options, pulls):
     ],
     ids=["adam", "adam-decay", "adamw", "sgd"],
 )
+@pytest.mark.thinned(3)
 def test_a_first_layer_kept_by_touched_rows_is_the_whole_one(options, trains, pulls):
     cohort = Cohort(make_parties("node", sparse=True))
     model, start = fitted(cohort, trains, True, options, pulls)

@@ -29,7 +29,7 @@ def built(name, options):
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(("name", "options"), ENCODERS, ids=["-".join([name, *own]) for name, own in ENCODERS])
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_a_cohort_gives_what_its_parties_give_alone(name, options, sparse):
     module = Projected(built(name, options), 0.5)
     steady = STEADY if "norm" in options else LocalTraining(optimizer="adam", epochs=5)

@@ -29,12 +29,13 @@ over_sparse = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sp
 
 @over_sparse
 @pytest.mark.parametrize("name", SIDE_BY_SIDE)
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 def test_known_layers_work_side_by_side_as_they_would_alone(name, sparse):
     assert assert_law(build(name), make_parties("node", sparse=sparse, weighted=True), STEADY).side_by_side
 
 
 @pytest.mark.parametrize("name", sorted({*SIDE_BY_SIDE, *ONE_BY_ONE} - {"noisy", "alpha-dropout"}))
+@pytest.mark.thinned(3)
 def test_one_party_is_the_plain_module(name):
     module = build(name)
     for layer in module.modules():

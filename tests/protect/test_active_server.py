@@ -528,6 +528,7 @@ def two_views(parties: int, threshold: float, colluders: str) -> bool:
 
 
 @pytest.mark.parametrize(("parties", "threshold"), CASES)
+@pytest.mark.thinned(3)
 def test_two_views_of_one_sum_show_a_part_from_the_bound_on(parties: int, threshold: float) -> None:
     bound = may_help(parties, threshold) + 1
     for count in range(parties):
@@ -547,6 +548,7 @@ def one_fewer(parties: int, threshold: float, colluders: str, seen: Collection[s
 
 
 @pytest.mark.parametrize(("parties", "threshold"), slow_but(FEW, CASES))
+@pytest.mark.thinned(3)
 def test_a_sum_over_one_party_fewer_shows_no_part_below_the_bound(parties: int, threshold: float) -> None:
     """Whoever saw the first sum refuses the second one, and whoever did not see it wants all to confirm."""
     for count in range(may_help(parties, threshold) + 1):

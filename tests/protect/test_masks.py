@@ -197,6 +197,7 @@ def test_a_party_knows_its_own_keys() -> None:
 
 
 @pytest.mark.parametrize("parties", [3, 4, 5, 6])
+@pytest.mark.thinned(2)
 def test_a_pretended_drop_out_opens_nothing(parties: int) -> None:
     """Some are told that d is in the sum and some that it is not: nobody gives shares of its seed or its key."""
     names = "abcdef"[:parties]

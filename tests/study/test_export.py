@@ -52,6 +52,7 @@ def inputs(party: Party) -> tuple[Tensor, ...]:
         ("banks", "gamlp", "fedgta"),
     ],
 )
+@pytest.mark.thinned(3)
 def test_a_torch_program_gives_equal_numbers(data: str, encoder: str, method: str, tmp_path: Path) -> None:
     model, party = trained(data, encoder, method)
     export_model(model, tmp_path / "model.pt2")

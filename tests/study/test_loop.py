@@ -503,7 +503,7 @@ def test_a_server_side_that_yields_nothing_is_one_line() -> None:
 # ---- what stays
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("name", Method.known())
 def test_a_finished_run_frees_its_data_at_once(name: str) -> None:
     """Without a collection of cycles, which may be far off: big tensors are few objects."""

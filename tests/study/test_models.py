@@ -340,6 +340,7 @@ def test_a_model_trained_on_noisy_sums_says_that_it_reads_exact_ones(method: str
         ("fgcl", "graph", "gcn", None, True),
     ],
 )
+@pytest.mark.thinned(3)
 def test_features_that_training_read_as_zeros_are_zeros_in_use(
     method: str, level: Any, model: str, privacy: Any, left_out: bool, tmp_path: Path
 ) -> None:

@@ -47,7 +47,7 @@ CONFORMING = [FedAvg(rounds=2, local=LOCAL), Scaffold(rounds=2), FedRep(rounds=2
 
 @pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "same_seed_same_result"])
 @pytest.mark.parametrize("method", CONFORMING, ids=lambda each: each.name)
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 def test_private_training_conforms(check, method):
     CHECKS[check](subject(method))
 
@@ -79,6 +79,7 @@ def other_data(party):
 
 
 @pytest.mark.parametrize("name", COVERED)
+@pytest.mark.thinned(3)
 def test_nothing_but_noisy_gradients_leads_from_items_to_the_server(name, monkeypatch):
     """With gradients of zero in place of the noisy ones, the server ends with the same whatever the items are."""
 

@@ -35,6 +35,7 @@ def gap(**options):
 
 @pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"])
 @pytest.mark.parametrize("name", ["fedavg", "fedgcn", "fedcog"])
+@pytest.mark.thinned(3)
 def test_private_training_conforms(name, check):
     options = {"lnnc": False, "through": "totals", "trainer": "ditto"} if name == "fedcog" else {}
     method = Method.named(name)(rounds=2, local={"epochs": 2, "optimizer": "sgd", "lr": 0.1}, **options)

@@ -248,7 +248,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return outline(out)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "at"), [("fedavg", 2), ("fedavg", 9), ("fedadam", 5), ("scaffold", 6), ("local", 4)]
 )

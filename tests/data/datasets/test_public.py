@@ -33,6 +33,7 @@ SIZED = [name for name, kind in PUBLIC.items() if kind.sizes and not kind.__modu
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", SIZED)
+@pytest.mark.thinned(3)
 def test_sizes_are_what_is_read(name):
     pool = real(name)
     party = pool.party

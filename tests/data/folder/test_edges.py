@@ -48,6 +48,7 @@ def only(draft, columns):
 @pytest.mark.parametrize("columns", [("age",), ("near",), ("kind", "age"), ("words",), DENSE, (*DENSE, "words")])
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.thinned(3)
 def test_mapped_parties_are_those_in_memory(tmp_path, map_all, columns, directed, key):
     for draft in two_drafts():
         only(draft, columns).with_settings(directed=directed).write(tmp_path / "all" / draft.settings["name"])

@@ -291,6 +291,7 @@ def test_folder_may_be_replaced(tmp_path):
         ({"edges": ["accounts"]}, 'tables.accounts: as = "edges" needs two foreign keys, it has 1'),
     ],
 )
+@pytest.mark.thinned(3)
 def test_wrong_options_are_one_line(tmp_path, options, error):
     with pytest.raises(IsthmusError) as caught:
         create(tmp_path / "north", write_csv(tmp_path / "in", bank()), **options)
