@@ -95,11 +95,16 @@ def take(x: Tensor, at: Tensor) -> Tensor:
     """The rows of x at these positions."""
     if not is_sparse(x):
         return x.index_select(0, at)
+    crow, entries = entries_of(x, at)
+    col, values = x.col_indices().index_select(0, entries), x.values().index_select(0, entries)
+    return csr(crow, col, values, (at.numel(), x.size(1)))
+
+
+def entries_of(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the entries of these rows of a sparse matrix end if they follow each other, and their positions in it."""
     crow = x.crow_indices()
     starts, lengths = crow[at], crow[at + 1] - crow[at]
-    entries = concat_ranges(starts, lengths)
-    new_crow = torch.cat([crow.new_zeros(1), lengths.cumsum(0)])
-    return csr(new_crow, x.col_indices()[entries], x.values()[entries], (at.numel(), x.size(1)))
+    return torch.cat([crow.new_zeros(1), lengths.cumsum(0)]), concat_ranges(starts, lengths)
 
 
 def zero_columns(x: Tensor, columns: Tensor) -> Tensor:

@@ -288,9 +288,7 @@ def hops_of(block: Block) -> Hops | RangeHop | None:
     """What layers get as edges if the block is a part of a larger one."""
     if isinstance(block.part, NodeRange):
         return RangeHop(block.part)
-    if isinstance(block.part, Graphs | SomeGraphs):
-        return None
-    return None if block.part is None else Hops(block.part, trims=block.trims)
+    return Hops(block.part, trims=block.trims) if isinstance(block.part, Subgraph) else None
 
 
 def of_layer(edges: Any, at: int, layers: int) -> Any:

@@ -504,14 +504,11 @@ def _both_ways(source: Tensor, target: Tensor, values: Tensor, shape: tuple[int,
 
 def _some_graphs(matrix: Tensor, part: SomeGraphs) -> tuple[Tensor, Tensor]:
     """The rows of some graphs of a CSR matrix without entries between graphs; and the positions of their entries."""
-    whole, crow = part.whole, matrix.crow_indices()
-    starts = crow[whole.first[part.chosen]]
-    counts = crow[(whole.first + whole.nodes)[part.chosen]] - starts
-    at = rows.concat_ranges(starts, counts)
-    col = matrix.col_indices().index_select(0, at).add_(part.shift.repeat_interleave(counts))
-    lengths = crow.diff().index_select(0, rows.chosen_ranges(whole.nodes, part.chosen))
-    new_crow = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    return rows.csr(new_crow, col, matrix.values().index_select(0, at), (part.nodes, part.nodes)), at
+    nodes = part.whole.nodes
+    crow, at = rows.entries_of(matrix, rows.chosen_ranges(nodes, part.chosen))
+    shift = part.shift.repeat_interleave(nodes[part.chosen]).repeat_interleave(crow.diff())
+    col = matrix.col_indices().index_select(0, at).add_(shift)
+    return rows.csr(crow, col, matrix.values().index_select(0, at), (part.nodes, part.nodes)), at
 
 
 def _csr(row: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
