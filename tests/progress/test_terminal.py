@@ -102,6 +102,15 @@ def test_other_metrics_are_shown_where_there_is_no_accuracy() -> None:
     assert {"75.0", "1.5"} <= set(text.split())
 
 
+def test_a_run_that_is_left_out_is_told_once_with_the_reason() -> None:
+    out, method = io.StringIO(), Method.named("fedavg")(rounds=5)
+    with TerminalProgress(Console(file=out)) as live:
+        live.run_started(method, 0)
+        live.run_left_out(method, 0, "field 'w' is NaN")
+        live.run_left_out(method, 1, "")
+    assert out.getvalue() == "fedavg, seed 0: left out, field 'w' is NaN\n"
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_is_drawn_on_a_terminal_and_elsewhere_a_line_for_each_run(terminal: bool) -> None:
     out = io.StringIO()

@@ -20,7 +20,7 @@ PLAN = Study.of(
         "data": {"name": "banks", "nodes": 120},
         "model": {"hidden": 8},
         "unlabelled": "idle",
-        "methods": [{"name": "fedavg", "rounds": 3}],
+        "methods": [{"name": "fedavg", "label": "mine", "rounds": 3}],
         "seeds": [0, 1],
     }
 )
@@ -34,8 +34,8 @@ def history(results: Results, seed: int, metric: str) -> list[tuple[int, float]]
 def test_tensorboard_has_every_round(tmp_path: Path) -> None:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     results = run_study(PLAN, watcher=TensorBoard(tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fedavg-0", "fedavg-1"]
-    events = reading.EventAccumulator(str(tmp_path / "fedavg-1"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine-0", "mine-1"]
+    events = reading.EventAccumulator(str(tmp_path / "mine-1"))
     events.Reload()
     found = [(event.step, event.value) for event in events.Scalars("test_accuracy")]
     assert found == [(at, pytest.approx(value)) for at, value in history(results, 1, "test_accuracy")]
@@ -50,8 +50,8 @@ def test_mlflow_has_every_round_and_the_options(tmp_path: Path, monkeypatch: pyt
     client = mlflow.MlflowClient(tracking_uri=server)
     runs = client.search_runs([client.get_experiment_by_name("isthmus").experiment_id])
     by_name = {run.info.run_name: run for run in runs}
-    assert by_name.keys() == {"fedavg-0", "fedavg-1"}
-    run = by_name["fedavg-1"]
+    assert by_name.keys() == {"mine-0", "mine-1"}
+    run = by_name["mine-1"]
     assert (run.info.status, run.data.params["method"], run.data.params["rounds"]) == ("FINISHED", "fedavg", "3")
     found = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "val_accuracy")]
     assert found == history(results, 1, "val_accuracy")
@@ -89,7 +89,7 @@ def test_what_is_stopped_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     client = mlflow.MlflowClient(tracking_uri=server)
     (run,) = client.search_runs([client.get_experiment_by_name("isthmus").experiment_id])
     assert run.info.status == "KILLED"
-    events = reading.EventAccumulator(str(tmp_path / "tb" / "fedavg-0"))
+    events = reading.EventAccumulator(str(tmp_path / "tb" / "mine-0"))
     events.Reload()
     assert [event.step for event in events.Scalars("val_accuracy")] == [1, 2]
 
@@ -136,7 +136,7 @@ def test_weights_and_biases_has_every_round_offline(tmp_path: Path, monkeypatch:
         results = run_study(PLAN, watcher=watcher)
         watcher.run_started(PLAN.method_list()[0], 7)
     assert [(run.options["name"], run.options["mode"], run.code) for run in runs] == [
-        ("fedavg-0", "offline", 0), ("fedavg-1", "offline", 0), ("fedavg-7", "offline", 1),
+        ("mine-0", "offline", 0), ("mine-1", "offline", 0), ("mine-7", "offline", 1),
     ]  # fmt: skip
     assert [(at, each["val_accuracy"]) for at, each in runs[1].rounds.items()] == history(results, 1, "val_accuracy")
     assert runs[1].summary["chosen_test_accuracy"] == results.runs[1].metrics["test_accuracy"]

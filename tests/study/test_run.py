@@ -7,6 +7,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,12 +38,14 @@ from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.decoupled import Sgc
 from isthmus.nn.encoders import Gat, Gcn
+from isthmus.progress.live_page import RunningReport
+from isthmus.report.report import write_report
 from isthmus.result_files import STATE
 from isthmus.study import run as study_run
 from isthmus.study.config import Study, merge, read_toml
 from isthmus.study.loop import RunResult
 from isthmus.study.processes import ProcessKilled
-from isthmus.study.run import Watcher, hold_folder, run, run_study
+from isthmus.study.run import Watcher, Watchers, hold_folder, run, run_study
 from isthmus.study.setup import module_for, task_for
 from isthmus.tasks.classification import NodeClassification
 
@@ -318,6 +321,7 @@ class Listed(Watcher):
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
+        self.left_out: list[tuple[str, int, str]] = []
 
     def cut_made(self, seed: int, cut: CutDescription) -> None:
         self.events.append(("cut_made", seed))
@@ -333,6 +337,9 @@ class Listed(Watcher):
 
     def run_restored(self, result: RunResult) -> None:
         self.events.append(("run_restored", result.seed, result.method))
+
+    def run_left_out(self, method: Method, seed: int, why: str) -> None:
+        self.left_out.append((method.label, seed, why))
 
     @property
     def restored(self) -> list[tuple[Any, ...]]:
@@ -499,20 +506,51 @@ def test_a_resumed_study_may_have_more_methods_and_seeds_and_fewer(tmp_path: Pat
     assert outline(out) == outline(tmp_path / "whole")
 
 
-def test_a_grid_goes_on_without_a_value_that_diverged(tmp_path: Path) -> None:
-    def rates(*values: float) -> Study:
-        method = {"name": "fedavg", "rounds": 2, "local": {"optimizer": "sgd"}}
-        return small(methods=[method], grid={"local": {"lr": list(values)}})
+def rates(*values: float, **more: Any) -> Study:
+    """A grid of learning rates; training diverges with 1e30."""
+    method = {"name": "fedavg", "rounds": 2, "local": {"optimizer": "sgd"}}
+    return small(methods=[method], grid={"local": {"lr": list(values)}}, **more)
 
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_value_of_a_grid_that_diverges_is_left_out_and_said(tmp_path: Path, jobs: int) -> None:
+    heard, page = Listed(), RunningReport(rates(1e30, 0.01, seeds=[0, 3]))
+    results = run_study(
+        rates(1e30, 0.01, seeds=[0, 3]), tmp_path / "out", jobs=jobs, watcher=Watchers(heard, page), save_every=0
+    )
+    assert [(run.method, run.seed) for run in results.runs] == [("fedavg local.lr=0.01", seed) for seed in (0, 3)]
+    assert results.search is not None
+    assert [(each.values["local.lr"], each.mean is None, each.chosen) for each in results.search.tried] == [
+        (0.01, False, True), (1e30, True, False),
+    ]  # fmt: skip
+    (label, seed, why), again = heard.left_out
+    assert (label, seed, again[:2]) == ("fedavg local.lr=1e+30", 0, ("fedavg local.lr=1e+30", 3))
+    assert "if training diverged, lower its learning rate" in why
+    assert not again[2] or jobs == 2, "the seeds that follow are not tried"
+    assert "2 of 2 runs have finished" in page.page()
+    for found in (page.page(), write_report([tmp_path / "out"]).read_text()):
+        assert len(re.findall("<td[^>]*>diverged</td>", found)) == 1
+    alone = run_study(rates(0.01, seeds=[0, 3]))
+    assert [run.metrics for run in results.runs] == [run.metrics for run in alone.runs]
+
+
+def test_a_method_all_of_whose_values_diverge_ends_the_study_which_goes_on_with_others(tmp_path: Path) -> None:
     out, heard = tmp_path / "out", Listed()
-    with pytest.raises(IsthmusError, match="if training diverged, lower its learning rate"):
-        run_study(rates(0.01, 1e30), out)
-    results = run_study(rates(0.01, 0.1), out, resume=True, watcher=heard)
+    methods = [{"name": "majority"}, {"name": "fedavg", "rounds": 2, "local": {"optimizer": "sgd"}}]
+    of_both = {"methods": methods}
+    with pytest.raises(IsthmusError, match=r"fedavg diverged with every value of the grid, at last .*=1e\+30: .*lower"):
+        run_study(small(**of_both, grid={"local": {"lr": [1e29, 1e30]}}), out)
+    results = run_study(small(**of_both, grid={"local": {"lr": [1e30, 0.01]}}), out, resume=True, watcher=heard)
+    assert heard.restored == [(0, "majority")]
+    assert [run.method for run in results.runs] == ["majority", "fedavg local.lr=0.01"]
 
-    assert heard.restored == [(0, "fedavg local.lr=0.01")]
-    assert [each.method for each in results.runs] == ["fedavg local.lr=0.01", "fedavg local.lr=0.1"]
-    run_study(rates(0.01, 0.1), tmp_path / "whole")
-    assert outline(out) == outline(tmp_path / "whole")
+
+def test_methods_of_python_leave_out_a_value_that_diverges() -> None:
+    local = {"optimizer": "sgd"}
+    results = isthmus.run("fedavg", local=local, rounds=2, grid={"local.lr": [0.01, 1e30]}, seeds=2)
+    assert [(run.method, run.seed) for run in results.runs] == [("fedavg local.lr=0.01", seed) for seed in (0, 1)]
+    with pytest.raises(IsthmusError, match="fedavg diverged with every value"):
+        isthmus.run("fedavg", local=local, rounds=2, grid={"local.lr": [1e29, 1e30]})
 
 
 @pytest.mark.parametrize(
@@ -544,11 +582,14 @@ def test_a_run_that_was_left_out_comes_back_with_its_own_options_alone(
 
 
 def test_a_method_does_not_take_the_run_of_a_grids_setting(tmp_path: Path) -> None:
-    method = {"name": "fedavg", "rounds": 2, "local": {"optimizer": "sgd"}}
+    class Stopped(Watcher):
+        def run_done(self, result: RunResult) -> None:
+            raise KeyboardInterrupt
+
     out = tmp_path / "out"
-    with pytest.raises(IsthmusError, match="if training diverged"):
-        run_study(small(methods=[method], grid={"local": {"lr": [0.01, 1e30]}}), out)
-    named = {**method, "label": "fedavg local.lr=0.01", "local": {"optimizer": "sgd", "lr": 0.5}}
+    with pytest.raises(KeyboardInterrupt):
+        run_study(rates(0.01, 0.1), out, watcher=Stopped())
+    named = {"name": "fedavg", "rounds": 2, "label": "fedavg local.lr=0.01", "local": {"optimizer": "sgd", "lr": 0.5}}
     with pytest.raises(IsthmusError, match=r"differs in 'local.lr' of method 'fedavg local\.lr=0\.01': resume"):
         run_study(small(methods=[named]), out, resume=True)
 

@@ -6,7 +6,7 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from html import escape
@@ -60,6 +60,7 @@ class RunningReport(Watcher):
         self._unfinished: dict[tuple[str, int], _Unfinished] = {}
         self._resolved: Mapping[str, Any] = study.resolved()
         self._cuts: dict[int, CutDescription] = {}
+        self._left_out: set[tuple[str, int]] = set()
         self._parties: Mapping[str, PartyStanding] = {}
         self._page, self._page_version = "", -1
         self._version = 0
@@ -92,6 +93,12 @@ class RunningReport(Watcher):
     def run_restored(self, result: RunResult) -> None:
         self.run_done(result)
 
+    def run_left_out(self, method: Method, seed: int, why: str) -> None:
+        with self._lock:
+            self._unfinished.pop((method.label, seed), None)
+            self._left_out.add((method.label, seed))
+            self._version += 1
+
     def parties_seen(self, parties: Mapping[str, PartyStanding]) -> None:
         with self._lock:
             self._version += parties != self._parties
@@ -104,9 +111,10 @@ class RunningReport(Watcher):
                 finished, version = list(self._finished), self._version
                 unfinished = [_light(run) for run in self._unfinished.values()]
                 study, cuts, parties = self._resolved, dict(self._cuts), self._parties
+                left_out = set(self._left_out)
             if self._page_version != version:
                 runs = finished or unfinished
-                page = self._report(study, cuts, finished, unfinished) if runs else announcement(study)
+                page = self._report(study, cuts, finished, unfinished, left_out) if runs else announcement(study)
                 self._page = page.replace("<nav ", f"{_parties_table(parties)}<nav ", 1) if parties else page
                 self._page_version = version
             return self._page
@@ -117,6 +125,7 @@ class RunningReport(Watcher):
         cuts: Mapping[int, CutDescription],
         finished: list[RunResult],
         unfinished: list[RunResult],
+        left_out: Set[tuple[str, int]],
     ) -> str:
         settings = self.study.settings()
         names = [setting.method.label for setting in settings]
@@ -125,10 +134,11 @@ class RunningReport(Watcher):
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "so far"
             results = Results(study, runs, cuts)
-            results.search = search_of_grid(settings, runs, "") if self.study.grid else None
+            if self.study.grid:
+                results.search = search_of_grid(settings, runs, "", {label for label, _ in left_out})
             results.save(folder)
             page = write_report([folder]).read_text(encoding="utf-8")
-        planned = len(names) * len(self.study.seeds)
+        planned = len(names) * len(self.study.seeds) - len(left_out)
         text = f"Under way: {'; '.join(under_way)}. " if under_way else ""
         note = f"<p class=caution>{escape(text)}{len(finished)} of {planned} runs have finished.</p>"
         return page.replace("<nav ", f"{note}<nav ", 1)

@@ -148,6 +148,15 @@ class TerminalProgress(ProgressBars, Watcher):
             line = f"{result.method}, seed {result.seed}: {rounds} in {result.seconds:.1f} s"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    def run_left_out(self, method: Method, seed: int, why: str) -> None:
+        self._pace.run_done(method.label, seed)
+        if bar := self._bars.get((method.label, seed)):
+            self._progress.update(bar, visible=False)
+        self._progress.update(self._whole, advance=1, left=self._left(self._pace.left_in_study(), stops=self._stops))
+        if why:
+            line = f"{method.label}, seed {seed}: left out, {why}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def parties_seen(self, parties: Mapping[str, PartyStanding]) -> None:
         self._progress.below = standing.parties_table(parties, max(3, self._console.height // 2)) if parties else None
 

@@ -177,15 +177,15 @@ class WeightsAndBiases(Tracker):
         }
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._runs[method.name, seed] = self._wandb.init(
-                project="isthmus", name=f"{method.name}-{seed}", config=values, dir=str(self._folder), mode="offline",
+            self._runs[method.label, seed] = self._wandb.init(
+                project="isthmus", name=f"{method.label}-{seed}", config=values, dir=str(self._folder), mode="offline",
                 reinit="create_new", settings=self._wandb.Settings(**quiet, **private),
             )  # fmt: skip
         except Exception as error:  # its own errors, and those of the disk
             raise IsthmusError(f"Weights & Biases in {self._folder}: {_line(error)}") from error
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
-        self._runs[method.name, seed].log(dict(metrics), step=at)
+        self._runs[method.label, seed].log(dict(metrics), step=at)
 
     def run_done(self, result: RunResult) -> None:
         run = self._runs.pop((result.method, result.seed))

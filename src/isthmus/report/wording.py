@@ -162,7 +162,7 @@ def validation(metric: str, mean: float | None, std: float, seeds: int, pruned: 
     ('50.0 ± 1.0', 'pruned')
     """
     if mean is None:
-        return "pruned" if pruned else "diverged"
+        return "pruned" if pruned else "diverged" if seeds else "–"
     return mean_and_std(mean, std if seeds > 1 else None, metric)
 
 

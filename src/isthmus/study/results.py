@@ -7,7 +7,7 @@ import json
 import math
 import platform
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
@@ -84,15 +84,19 @@ class Results:
         lines += [f"  and {len(shown) - SHOWN} more methods: see summary()"] if len(shown) > SHOWN else []
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
-    def compare_settings(self, settings: Sequence[Setting], judged_by: str, selected_by: str) -> None:
+    def compare_settings(
+        self, settings: Sequence[Setting], judged_by: str, selected_by: str, diverged: Set[str] = frozenset()
+    ) -> None:
         """Rank the settings of a grid, and add what a reader must know first of the best of each method.
 
         Arguments:
             judged_by: the metric that judges the task.
             selected_by: the one by which rounds are chosen.
+            diverged: labels of settings that diverged with some seed; their runs with other seeds are dropped.
         """
+        self.runs = [run for run in self.runs if run.method not in diverged]
         if any(each.values for each in settings):
-            self.search = search_of_grid(settings, self.runs, selected_by)
+            self.search = search_of_grid(settings, self.runs, selected_by, diverged)
             self.notes += budget_notes(settings)
         hidden = set() if self.search is None else self.search.unchosen
         shown = [each.method for each in settings if each.method.label not in hidden]

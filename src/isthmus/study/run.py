@@ -25,7 +25,7 @@ from isthmus.data.level import Level
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool as DataPool
 from isthmus.data.pool import check_no_folder
-from isthmus.errors import IsthmusError, format_option, path_of
+from isthmus.errors import DIVERGED, IsthmusError, format_option, path_of
 from isthmus.federation.ledger import PartyStanding
 from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
@@ -42,7 +42,7 @@ from isthmus.study.private import adapted, check_no_search, privacy_of, privacy_
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.protocol import preset_for
 from isthmus.study.results import Results, sort_runs
-from isthmus.study.settings import combine, flatten, recorded
+from isthmus.study.settings import Diverged, combine, flatten, recorded
 from isthmus.study.setup import check_labelled, module_for, needs_whole, suited, task_of
 from isthmus.tasks.base import Task
 
@@ -66,6 +66,9 @@ class Watcher:
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None: ...
 
     def run_done(self, result: RunResult) -> None: ...
+
+    def run_left_out(self, method: Method, seed: int, why: str) -> None:
+        """A setting of a grid diverged, with this seed or, without a reason, with one before."""
 
     def run_restored(self, result: RunResult) -> None:
         """A run was finished before this study was resumed."""
@@ -145,6 +148,7 @@ def run_study(
     state = None if out is None else out / STATE
     runs: list[RunResult] = []
     cuts: dict[int, CutDescription] = {study.seeds[0]: first_cut}
+    diverged = Diverged(study.settings())
 
     def train(method: Method, seed: int, **options: Any) -> RunResult:
         if cluster is not None and method.role != "pooled":  # a pooled method has one party, nothing to spread
@@ -169,13 +173,13 @@ def run_study(
         try:
             if side_by_side:
                 del first  # every process loads its own
-                runs = _run_side_by_side(study, jobs, cluster, cuts, watcher, state, save_every)
+                runs = _run_side_by_side(study, jobs, cluster, cuts, watcher, state, save_every, diverged)
             else:
                 for seed in study.seeds:
                     loaded = first if seed == study.seeds[0] else load(seed)
                     cuts[seed] = first_cut if seed == study.seeds[0] else _describe(loaded)
                     watcher.cut_made(seed, cuts[seed])
-                    runs += run_methods(methods, seed, train, watcher, state)
+                    runs += run_methods(methods, seed, train, watcher, state, diverged=diverged)
         except ProcessKilled:
             raise
         except IsthmusError:
@@ -186,7 +190,7 @@ def run_study(
         own = own_models({method.label: study.encoder(method) for method in methods})
         results = Results(resolved, runs, cuts, notes=notes, code=study.own_code(), own_models=own)
         results.fingerprint = {"seed": study.seeds[0], "digest": held}
-        results.compare_settings(study.settings(), *metrics)
+        results.compare_settings(study.settings(), *metrics, diverged.labels)
         if out is not None:
             remedy = f"start over with {format_option('force', True)}"
             with store.expected_content(out / STATE, remedy) if resume else nullcontext():
@@ -220,6 +224,8 @@ def run_methods(
     watcher: Watcher,
     state: Path | None = None,
     saved: Callable[[], None] = lambda: None,
+    *,
+    diverged: Diverged | None = None,
 ) -> Iterator[RunResult]:
     """Run every method with one seed and yield the results; runs that are finished already are read from `state`.
 
@@ -227,14 +233,24 @@ def run_methods(
         train: trains a method; called with the method, the seed and the options `checkpoint` and `on_round` of `Run`.
         state: folder for checkpoints and finished runs.
         saved: called after each run, when its result is on the disk.
+        diverged: settings to leave out; those that diverge are added.
     """
+    diverged = diverged or Diverged()
     for method in methods:
+        if method.label in diverged.labels:
+            watcher.run_left_out(method, seed, "")
+            continue
         if (restored := _restore_run(state, method, seed, watcher)) is not None:
             yield restored
             continue
         watcher.run_started(method, seed)
         on_round = partial(watcher.round_done, method, seed)
-        result = train(method, seed, checkpoint=_checkpoint(state, method, seed), on_round=on_round)
+        try:
+            result = train(method, seed, checkpoint=_checkpoint(state, method, seed), on_round=on_round)
+        except DIVERGED as error:
+            diverged.add(method.label, error)
+            watcher.run_left_out(method, seed, str(error))
+            continue
         _finish_run(state, method, result, watcher)
         saved()
         yield result
@@ -277,8 +293,12 @@ def _run_side_by_side(
     watcher: Watcher,
     state: Path | None,
     save_every: float,
+    diverged: Diverged,
 ) -> list[RunResult]:
-    """Run every method with every seed in processes and return the results; the cuts that they made are added."""
+    """Run every method with every seed in processes and return the results.
+
+    The cuts that they made are added, and the settings of a grid that diverged.
+    """
     methods = {method.label: method for method in study.method_list()}
     runs, todo = [], []
     mark = b"" if state is None else (state / MARK).read_bytes()
@@ -298,13 +318,18 @@ def _run_side_by_side(
     here = max(1, min(count_processes(number), len(todo)))
     with Processes(here) if cluster is None else cluster.pool(number) as pool:
         for job, done in pool.run(do_job, todo, hear):
-            cut, saved = done.result()
+            try:
+                cut, saved = done.result()
+            except DIVERGED as error:
+                diverged.add(job.method, error)
+                watcher.run_left_out(methods[job.method], job.seed, str(error))
+                continue
             if job.seed not in cuts:
                 cuts[job.seed] = cut
                 watcher.cut_made(job.seed, cut)
             runs.append(RunResult.of_dump(store.unpack(saved)))
             _finish_run(state, methods[job.method], runs[-1], watcher)
-    for seed in set(study.seeds) - cuts.keys():  # whose runs have all been restored
+    for seed in set(study.seeds) - cuts.keys():  # whose runs have all been restored, or diverged
         cuts[seed] = _describe(study.load(seed))
         watcher.cut_made(seed, cuts[seed])
     return runs
@@ -638,6 +663,7 @@ def run(
             raise IsthmusError(f"cannot create the folder {out}: {error.strerror or error}; choose another") from error
     runs = []
     cuts: dict[int, CutDescription] = {}
+    diverged = Diverged(settings)
     try:
         for at in plan.seeds:
             loaded = plan.cut_data(at) if given is None else None
@@ -651,6 +677,8 @@ def run(
             if at == plan.seeds[0]:
                 data_mark = {"seed": at, "digest": fingerprint(held)}
             for plain, trained in zip(chosen, models, strict=True):
+                if plain.label in diverged.labels:
+                    continue
                 each = suited(plain, trained, learned.level)
                 module = module_for(trained, held, learned, at)
                 drawn = loaded is not None and loaded.partition.split is not None
@@ -658,7 +686,10 @@ def run(
                 about = describe_model(each, trained, learned, at, *read)
                 where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
                 where["privacy"] = hidden
-                runs.append(Run(each, held, learned, module, description=about, **where).go())
+                try:
+                    runs.append(Run(each, held, learned, module, description=about, **where).go())
+                except DIVERGED as error:
+                    diverged.add(plain.label, error)
     except BaseException:
         if out is not None:
             Path(out).rmdir()  # created above, still empty
@@ -686,7 +717,7 @@ def run(
     results = Results(
         {**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=given_models, fingerprint=data_mark
     )
-    results.compare_settings(settings, learned.judged_by, learned.selected_by)
+    results.compare_settings(settings, learned.judged_by, learned.selected_by, diverged.labels)
     if out is not None:
         results.save(Path(out))
     return results

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -199,15 +200,38 @@ def rank(tried: Sequence[Tried], metric: str) -> list[Tried]:
     return [Tried(**{**vars(each), "chosen": best.get(each.of) is each}) for each in order]
 
 
-def search_of_grid(settings: Sequence[Setting], runs: Sequence[RunResult], selected_by: str) -> Search:
-    """Rank the settings of a grid by the means of their runs' validation metric."""
+class Diverged:
+    """The settings of a grid with which training diverged.
+
+    Arguments:
+        settings: of all methods. A method whose settings have all diverged ends the study.
+    """
+
+    def __init__(self, settings: Sequence[Setting] = ()) -> None:
+        self._of = {each.method.label: each.of for each in settings if each.values}
+        self.labels: set[str] = set()
+
+    def add(self, label: str, error: IsthmusError) -> None:
+        """Leave a setting out; raise the error if its method has no other."""
+        if label not in self._of:
+            raise error
+        self.labels.add(label)
+        of = self._of[label]
+        if all(each in self.labels for each, method in self._of.items() if method == of):
+            raise IsthmusError(f"{of} diverged with every value of the grid, at last {label}: {error}") from error
+
+
+def search_of_grid(
+    settings: Sequence[Setting], runs: Sequence[RunResult], selected_by: str, diverged: Container[str] = ()
+) -> Search:
+    """Rank the settings of a grid by the means of their runs' validation metric; labels in `diverged` have none."""
     known = {name for run in runs for name in run.metrics}
     metric = next((f"val_{name}" for name in (selected_by, *METRICS) if f"val_{name}" in known), f"val_{selected_by}")
     tried = []
     for each in settings:
         label = each.method.label
         values = [run.metrics[metric] for run in runs if run.method == label and metric in run.metrics]
-        tried.append(Tried.of_values(each.of, each.values, values, label=label))
+        tried.append(Tried.of_values(each.of, each.values, [math.nan] if label in diverged else values, label=label))
     return Search(metric, rank(tried, metric))
 
 
