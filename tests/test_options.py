@@ -29,6 +29,8 @@ class Example(Options):
     at most."""
     optimizer: Literal["adam", "sgd"] = "adam"
     inner: Inner = Inner(lr=0.5, epochs=3)
+    most: Annotated[int, Field(ge=1)] | None = None
+    either: bool | int = 3
 
 
 class Descent(Options):
@@ -78,6 +80,9 @@ def read(**values: Any) -> Example:
         ({"epochs": 3}, "example: unknown option 'epochs': did you mean 'inner.epochs'?"),
         ({"rounds": 0}, "example: option 'rounds' is 0: give at least 1"),
         ({"rounds": "many"}, "example: option 'rounds' is 'many': give a whole number"),
+        ({"rounds": True}, "example: option 'rounds' is True: give a whole number"),
+        ({"inner": {"lr": False}}, "example: option 'inner.lr' is False: give a number"),
+        ({"most": True}, "example: option 'most' is True: give a whole number"),
         ({"rounds": None}, "example: option 'rounds' is None: give a whole number"),
         ({"optimizer": "adan"}, "example: option 'optimizer' is 'adan': give 'adam' or 'sgd'"),
         ({"inner": {"lr": -1}}, "example: option 'inner.lr' is -1: give more than 0"),
@@ -91,6 +96,7 @@ def test_wrong_option_is_one_line_that_names_it(values: dict[str, Any], text: st
         read(**values)
     assert str(caught.value).startswith(text)
     assert "\n" not in str(caught.value)
+    assert read(either=True).either is True
 
 
 def test_long_value_is_shortened_in_the_message() -> None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeGuard, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeGuard, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import ErrorDetails, PydanticKnownError
 
 from isthmus.errors import IsthmusError, closest_path, did_you_mean, how_to_import
 from isthmus.own_code import is_own, load_entry_points, reference_of
@@ -66,6 +66,15 @@ class Options(BaseModel):
         def __delattr__(self, name: str) -> None:
             """Refuse to delete an option in one line."""
             raise IsthmusError(f"{type(self).__name__}: {name} cannot be deleted")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool):
+            kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
+            if bool not in kinds and (int in kinds or float in kinds):
+                raise PydanticKnownError("int_type" if int in kinds else "float_type")
+        return value
 
     @classmethod
     def option_names(cls) -> list[str]:
@@ -336,10 +345,10 @@ def _path(cls: type[BaseModel], location: Sequence[int | str]) -> tuple[str, ...
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The kinds of value that an option may have."""
+    """The kinds of value that an option may have, without their bounds."""
     if get_origin(annotation) in (Union, UnionType):
-        return [each for each in get_args(annotation) if each is not NoneType]
-    return [annotation]
+        return [kind for each in get_args(annotation) if each is not NoneType for kind in _kinds(each)]
+    return [get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation]
 
 
 def _message(cls: type[BaseModel], key: str, errors: Sequence[ErrorDetails], where: str) -> str:
