@@ -42,7 +42,7 @@ from isthmus.study.private import adapted, check_no_search, privacy_of, privacy_
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.protocol import preset_for
 from isthmus.study.results import Results, sort_runs
-from isthmus.study.settings import Diverged, combine, flatten, recorded
+from isthmus.study.settings import LeftOut, combine, flatten, recorded
 from isthmus.study.setup import check_labelled, module_for, needs_whole, suited, task_of
 from isthmus.tasks.base import Task
 
@@ -148,7 +148,7 @@ def run_study(
     state = None if out is None else out / STATE
     runs: list[RunResult] = []
     cuts: dict[int, CutDescription] = {study.seeds[0]: first_cut}
-    diverged = Diverged(study.settings())
+    left_out = LeftOut(study.settings())
 
     def train(method: Method, seed: int, **options: Any) -> RunResult:
         if cluster is not None and method.role != "pooled":  # a pooled method has one party, nothing to spread
@@ -173,13 +173,13 @@ def run_study(
         try:
             if side_by_side:
                 del first  # every process loads its own
-                runs = _run_side_by_side(study, jobs, cluster, cuts, watcher, state, save_every, diverged)
+                runs = _run_side_by_side(study, jobs, cluster, cuts, watcher, state, save_every, left_out)
             else:
                 for seed in study.seeds:
                     loaded = first if seed == study.seeds[0] else load(seed)
                     cuts[seed] = first_cut if seed == study.seeds[0] else _describe(loaded)
                     watcher.cut_made(seed, cuts[seed])
-                    runs += run_methods(methods, seed, train, watcher, state, diverged=diverged)
+                    runs += run_methods(methods, seed, train, watcher, state, left_out=left_out)
         except ProcessKilled:
             raise
         except IsthmusError:
@@ -190,7 +190,7 @@ def run_study(
         own = own_models({method.label: study.encoder(method) for method in methods})
         results = Results(resolved, runs, cuts, notes=notes, code=study.own_code(), own_models=own)
         results.fingerprint = {"seed": study.seeds[0], "digest": held}
-        results.compare_settings(study.settings(), *metrics, diverged.labels)
+        results.compare_settings(study.settings(), *metrics, left_out.labels)
         if out is not None:
             remedy = f"start over with {format_option('force', True)}"
             with store.expected_content(out / STATE, remedy) if resume else nullcontext():
@@ -225,7 +225,7 @@ def run_methods(
     state: Path | None = None,
     saved: Callable[[], None] = lambda: None,
     *,
-    diverged: Diverged | None = None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[RunResult]:
     """Run every method with one seed and yield the results; runs that are finished already are read from `state`.
 
@@ -233,11 +233,11 @@ def run_methods(
         train: trains a method; called with the method, the seed and the options `checkpoint` and `on_round` of `Run`.
         state: folder for checkpoints and finished runs.
         saved: called after each run, when its result is on the disk.
-        diverged: settings to leave out; those that diverge are added.
+        left_out: settings to leave out; those that diverge are added.
     """
-    diverged = diverged or Diverged()
+    left_out = left_out or LeftOut()
     for method in methods:
-        if method.label in diverged.labels:
+        if method.label in left_out.labels:
             watcher.run_left_out(method, seed, "")
             continue
         if (restored := _restore_run(state, method, seed, watcher)) is not None:
@@ -248,7 +248,7 @@ def run_methods(
         try:
             result = train(method, seed, checkpoint=_checkpoint(state, method, seed), on_round=on_round)
         except DIVERGED as error:
-            diverged.add(method.label, error)
+            left_out.add(method.label, error)
             watcher.run_left_out(method, seed, str(error))
             continue
         _finish_run(state, method, result, watcher)
@@ -293,7 +293,7 @@ def _run_side_by_side(
     watcher: Watcher,
     state: Path | None,
     save_every: float,
-    diverged: Diverged,
+    left_out: LeftOut,
 ) -> list[RunResult]:
     """Run every method with every seed in processes and return the results.
 
@@ -321,7 +321,7 @@ def _run_side_by_side(
             try:
                 cut, saved = done.result()
             except DIVERGED as error:
-                diverged.add(job.method, error)
+                left_out.add(job.method, error)
                 watcher.run_left_out(methods[job.method], job.seed, str(error))
                 continue
             if job.seed not in cuts:
@@ -663,7 +663,7 @@ def run(
             raise IsthmusError(f"cannot create the folder {out}: {error.strerror or error}; choose another") from error
     runs = []
     cuts: dict[int, CutDescription] = {}
-    diverged = Diverged(settings)
+    left_out = LeftOut(settings)
     try:
         for at in plan.seeds:
             loaded = plan.cut_data(at) if given is None else None
@@ -677,7 +677,7 @@ def run(
             if at == plan.seeds[0]:
                 data_mark = {"seed": at, "digest": fingerprint(held)}
             for plain, trained in zip(chosen, models, strict=True):
-                if plain.label in diverged.labels:
+                if plain.label in left_out.labels:
                     continue
                 each = suited(plain, trained, learned.level)
                 module = module_for(trained, held, learned, at)
@@ -689,7 +689,7 @@ def run(
                 try:
                     runs.append(Run(each, held, learned, module, description=about, **where).go())
                 except DIVERGED as error:
-                    diverged.add(plain.label, error)
+                    left_out.add(plain.label, error)
     except BaseException:
         if out is not None:
             Path(out).rmdir()  # created above, still empty
@@ -717,7 +717,7 @@ def run(
     results = Results(
         {**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=given_models, fingerprint=data_mark
     )
-    results.compare_settings(settings, learned.judged_by, learned.selected_by, diverged.labels)
+    results.compare_settings(settings, learned.judged_by, learned.selected_by, left_out.labels)
     if out is not None:
         results.save(Path(out))
     return results

@@ -200,7 +200,7 @@ def rank(tried: Sequence[Tried], metric: str) -> list[Tried]:
     return [Tried(**{**vars(each), "chosen": best.get(each.of) is each}) for each in order]
 
 
-class Diverged:
+class LeftOut:
     """The settings of a grid with which training diverged.
 
     Arguments:
