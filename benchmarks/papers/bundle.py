@@ -1,7 +1,8 @@
-"""Puts the plans and results of all tables into the wheel, where `isthmus papers` finds them without a checkout."""
+"""Puts the plans and results of all tables, and the code that they import, into the wheel for `isthmus papers`."""
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,5 +16,6 @@ class Tables(BuildHookInterface[Any]):
         papers = Path(self.root, "benchmarks", "papers")
         for plan in sorted(papers.glob("*/*.toml")):
             results = plan.parent / "results" / f"{plan.stem}.json"
-            for path in (plan, results) if results.exists() else (plan,):
+            code = tomllib.loads(plan.read_text(encoding="utf-8")).get("study", {}).get("import", [])
+            for path in (plan, *(plan.parent / each for each in code), *([results] if results.exists() else [])):
                 build_data["force_include"][str(path)] = f"isthmus/papers/tables/{path.relative_to(papers).as_posix()}"

@@ -58,7 +58,7 @@ def test_an_added_method_has_the_trials_of_the_table(tmp_path: Path, name: str, 
     table = board.with_method("own", tmp_path / "own.py", {"name": name}, tuned=tuned)
     cell = board.cell(table, "own")
     assert len(cell.trials()) == trials
-    assert cell.study["imports"] == [str(tmp_path / "own.py")]
+    assert cell.study["import"] == [str(tmp_path / "own.py")]
 
 
 def test_one_of_several_methods_is_named(tmp_path: Path) -> None:

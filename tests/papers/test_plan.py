@@ -139,6 +139,22 @@ def test_cells_keep_a_plain_rate_unless_the_table_takes_the_encoders(tmp_path: P
     assert named.method_list()[0].model_dump()["local"]["lr"] == 0.2
 
 
+def test_a_table_imports_files_beside_it_from_wherever_it_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TABLE1.replace("[study]", '[study]\nimport = ["beside_the_table.py"]', 1)
+    assert text != TABLE1
+    folder = (
+        written(tmp_path, table1=text.replace('"fedprox"', '"fedbeside"').replace("method.mu", "method.every")) / "mine"
+    )
+    own = "from isthmus.methods.fedprox import FedProx\n\n\nclass FedBeside(FedProx):\n    name = 'fedbeside'\n"
+    (folder / "beside_the_table.py").write_text(own)
+    monkeypatch.chdir(tmp_path)
+    cells = list(Table.of_file(folder / "table1.toml", check=False).cells())
+    assert cells[1].study_for(0).method_list()[0].name == "fedbeside"
+    assert str(tmp_path) not in str(cells[1].study), "the place of the file is not a part of the setting"
+
+
 def test_a_cell_can_be_left_untuned(tmp_path: Path) -> None:
     tuned = TABLE1 + '\n[tune]\noptions = { "method.local.lr" = [0.1, 0.01] }\n'
     plain = '\n[[where]]\nat = { method = ["fedavg"] }\ntune = false\n'

@@ -219,11 +219,16 @@ class FedTAD(FedAvg):
             """`[parties, nodes, ...]`"""
             return values.view(len(self.cohort), -1, values.size(1))
 
+        def surroundings(self) -> Tensor:
+            """What xi has beside the features, `[nodes, walks]`: how probably walks of each length return."""
+            block = self.cohort.block
+            walks = walk_encoding(block.edge_index, block.nodes, block.x.dtype)[:, : self.method.walks]
+            return walks.to(block.x.dtype)
+
         def reliability(self) -> Tensor:
             """R_kc, `[parties, classes]`; a negative one, of nodes unlike their neighbours, counts as 0."""
             cohort, block = self.cohort, self.cohort.block
-            walks = walk_encoding(block.edge_index, block.nodes, block.x.dtype)[:, : self.method.walks]
-            unit = F.normalize(torch.cat([rows.to_dense(block.x), walks.to(block.x.dtype)], dim=1), dim=1)
+            unit = F.normalize(torch.cat([rows.to_dense(block.x), self.surroundings()], dim=1), dim=1)
             source, target = block.edge_index[:, block.edge_index[0] != block.edge_index[1]]
             near = (unit[source] * unit[target]).sum(1)
             total = (1 + near.new_zeros(block.nodes).index_add(0, target, near)).double()

@@ -68,7 +68,7 @@ class Board:
         """
         table = self.entry.plan
         *others, last = table.axes
-        added = {label: {"imports": [str(file)], "method": dict(method)}}
+        added = {label: {"import": [str(file.resolve())], "method": dict(method)}}
         axis = Axis(name=last.name, values={**last.changes(), **added})
         has = {f"method.{path}" for path in option_paths([Method.named(str(method["name"]))])}
         tune = table.tune if tuned and table.tune and table.tune.options.keys() <= has else None

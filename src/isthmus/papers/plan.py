@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, NonNegativeInt, PrivateAttr, model_validator
 
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
@@ -186,11 +186,14 @@ class Table(Options):
     """What the paper concludes from its numbers."""
     quick: dict[str, Any] = Field(default={})
     """Changes to all studies in a quick run, which has one seed."""
+    _folder: Path = PrivateAttr(default=Path())
+    """Where its file is. Studies import Python files from there."""
 
     @classmethod
     def of_file(cls, path: Path, *, check: bool = True) -> Table:
         """Read a table and check everything that can be checked without data: names of options, claims, numbers."""
         table = cls.read(_inherited(path), str(path))
+        table._folder = path.parent
         try:
             if check:
                 table._check()
@@ -233,7 +236,7 @@ class Table(Options):
                     tune = tune if each.tune is None else each.tune or None
                     measure = each.measure or measure
             if not skip:
-                yield Cell(place, study, tune, measure, self.suited)
+                yield Cell(place, study, tune, measure, self.suited, self._folder)
 
     def for_quick_run(self) -> Table:
         """Return a copy with one seed, the changes of `quick`, and neither claims nor the paper's numbers."""
@@ -291,6 +294,7 @@ class Cell:
     tune: Tuning | None
     measure: Mapping[str, Any]
     suited: bool = False
+    folder: Path = Path()
 
     @property
     def name(self) -> str:
@@ -313,6 +317,8 @@ class Cell:
         """Return its study with one seed, and with these changes on top."""
         whole = merge(self.study, changes or {})
         method = whole.pop("method", {"name": Method.default_name()})
+        if "import" in whole:
+            whole["import"] = [str(self.folder / file) for file in whole["import"]]
         study = Study.of({**whole, "methods": [method], "seeds": [seed]}, self.name)
         rated = [each.with_rate(PLAIN_LR) for each in study.listed_methods()]
         return study if self.suited else study.with_methods(rated)

@@ -1,0 +1,88 @@
+"""A method with a fault of its public code differs from the method by that fault."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import make_node_parties
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Gcn
+from isthmus.own_code import import_files
+from isthmus.study.run import run
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "papers" / "fgl" / "defects.py"
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """Trains a faulty method, and returns what a call of its parties gives and what the method's own would."""
+    import_files([FILE])
+
+    def found(name: str, function: str, call: int = 0, **options: Any) -> tuple[Any, Any]:
+        kind, given = Method.named(name), []
+        faulty, own = (getattr(each.AtParty, function) for each in (kind, kind.__mro__[1]))
+
+        def recorded(self, *args):
+            result = faulty(self, *args)
+            given.append((result, own(self, *args)))
+            return result
+
+        recorded.__dict__.update(faulty.__dict__)
+        monkeypatch.setattr(kind.AtParty, function, recorded)
+        run(name, make_node_parties(), model=Gcn(hidden=8), rounds=2, **options)
+        return given[call]
+
+    return found
+
+
+def test_scoring_has_dropout(both):
+    noisy, plain = both("fedavg-dropout-in-scoring", "predict")
+    assert not torch.allclose(noisy, plain)
+
+
+def test_zeros_for_absent_classes_count_by_all_items(both):
+    zeros, plain = both("fedproto-absent-as-zero", "train", local={"epochs": 1, "lr": 1e-9})
+    assert torch.allclose(zeros.fields["prototypes"], plain.fields["prototypes"], atol=1e-6)
+    assert torch.equal(zeros.weight, plain.weight.sum(1, keepdim=True).expand_as(plain.weight))
+    assert bool((plain.weight == 0).any())
+    assert not zeros.fields["prototypes"][plain.weight == 0].any()
+
+
+def test_numbers_of_nodes_stand_for_walks(both):
+    numbers, walks = both("fedtad-node-numbers", "surroundings", server_epochs=1)
+    assert numbers.shape == walks.shape
+    assert torch.equal(numbers, numbers.floor())
+    sizes = [party.nodes for party in make_node_parties()]
+    assert all(1 < float(own.max()) < size for own, size in zip(numbers.split(sizes), sizes, strict=True))
+
+
+def test_classes_are_weighed_within_a_party(both):
+    shares, reliable = both("fedtad-own-classes", "reliability", server_epochs=1)
+    torch.testing.assert_close(shares.sum(1), torch.ones(len(shares), dtype=shares.dtype))
+    torch.testing.assert_close(shares * reliable.sum(1, keepdim=True), reliable)
+    (_, weight, c), (_, plain, _) = both("fedtad-own-classes", "log_probabilities", server_epochs=1)
+    assert weight.sum() > plain.sum(), "the weights of a class need not have the sum 1"
+    assert weight.shape == c.shape
+
+
+def test_known_labels_are_not_added_again(both):
+    (soft, _), (plain, _) = both("fedgta-clamped", "propagated")
+    torch.testing.assert_close(soft.sum(1), torch.ones(len(soft)))
+    assert soft.max() < torch.e / (torch.e + 1) < plain.max() == 1, "a softmax of shares of at most 1"
+
+
+def test_both_views_are_the_partys_own(both):
+    own, received = both("fgssl-own-views", "seen_by_received", local={"epochs": 2, "lr": 0.5})
+    assert torch.equal(own, received), "before the first step"
+    own, received = both("fgssl-own-views", "seen_by_received", -1, local={"epochs": 2, "lr": 0.5})
+    assert own.requires_grad
+    assert not received.requires_grad
+    assert not torch.allclose(own, received)
+
+
+def test_one_predictor_is_taken(both):
+    switch, score = both("adafgl-switch", "homophily", personal_rounds=1)
+    assert set(switch.tolist()) <= {0.0, 1.0}
+    assert torch.equal(switch, (score > 0.9).double())
