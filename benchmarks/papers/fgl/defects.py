@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from isthmus.data.party import Block
 from isthmus.federation.actions import action
@@ -19,7 +20,7 @@ from isthmus.methods.fedproto import FedProto
 from isthmus.methods.fedtad import FedTAD
 from isthmus.methods.fgssl import FGSSL
 from isthmus.nn.layerwise import infer
-from isthmus.nn.products import Propagation, normalised_edges
+from isthmus.nn.products import Propagation
 
 
 class DropoutInScoring(FedAvg):
@@ -37,23 +38,36 @@ class DropoutInScoring(FedAvg):
             return output
 
 
-class AbsentAsZero(FedProto):
-    """FedProto whose parties send zeros for a class that they lack, counted by all their items, as in OpenFGL."""
+class ByClassifier(FedProto):
+    """FedProto that predicts by its model's outputs, as OpenFGL's, and not by the nearest prototype."""
+
+    name: ClassVar[str] = "fedproto-by-classifier"
+
+    class AtParty(FedProto.AtParty):
+        def predict(self, request: Payload) -> Tensor:
+            self.load_evaluated({})
+            output: Tensor = infer(self.model, self.cohort.block)
+            return output
+
+
+class AbsentAsZero(ByClassifier):
+    """The same whose parties send zeros for a class that they lack, and count by all their nodes in every class."""
 
     name: ClassVar[str] = "fedproto-absent-as-zero"
 
-    class AtParty(FedProto.AtParty):
+    class AtParty(ByClassifier.AtParty):
         @action("total", contributors="min_holders")
         def train(self, request: Payload) -> Answer:
             answer = super().train(request)
-            return Answer(answer.fields, weight=answer.weight.sum(1, keepdim=True).expand_as(answer.weight))
+            nodes = torch.tensor(self.cohort.sizes).to(answer.weight).unsqueeze(1)
+            return Answer(answer.fields, weight=nodes.expand_as(answer.weight))
 
 
 class NodeNumbers(FedTAD):
     """FedTAD that puts numbers of nodes beside the features, for probabilities of walks.
 
-    The released walk steps to each node of the graph with nearly the same probability, and what it codes are the
-    numbers of the nodes that it meets.
+    The released walks, of each length, step to any node of the graph with nearly the same probability, and what they
+    code are the numbers of the nodes that they meet, the first of which is the node itself.
     """
 
     name: ClassVar[str] = "fedtad-node-numbers"
@@ -61,9 +75,13 @@ class NodeNumbers(FedTAD):
     class AtParty(FedTAD.AtParty):
         def surroundings(self) -> Tensor:
             sizes, block = self.cohort.sizes, self.cohort.block
+            own = torch.cat([torch.arange(size) for size in sizes]).unsqueeze(1)
             nodes = torch.tensor(sizes).repeat_interleave(torch.tensor(sizes)).unsqueeze(1)
-            met = self.draws("walks").uniform(sizes, self.method.walks) * nodes
-            return met.floor().to(block.x)
+            met = []
+            for length in range(1, self.method.walks + 1):
+                steps = self.draws("walks", length).uniform(sizes, length)[:, 1:] * nodes
+                met += [own, steps.floor()]
+            return torch.cat(met, dim=1).to(block.x.dtype)
 
 
 class OwnClasses(FedTAD):
@@ -80,22 +98,27 @@ class OwnClasses(FedTAD):
             return super().log_probabilities(x, {**request, "reliable": torch.ones_like(request["reliable"])})
 
 
-class ClampedLabels(FedGTA):
-    """FedGTA that propagates labels as OpenFGL does, by PyG: known labels are not added again, and shares end at 1."""
+class UnlabelledAsZero(FedGTA):
+    """FedGTA that propagates as OpenFGL does, by PyG, whose mask leaves nothing of what is predicted of other nodes.
 
-    name: ClassVar[str] = "fedgta-clamped"
+    Y^0 = softmax(outputs) on training nodes, elsewhere 0;  Y <- r A Y + (1 - r) Y^0, within 0 and 1, A without loops
+    """
+
+    name: ClassVar[str] = "fedgta-unlabelled-as-zero"
 
     class AtParty(FedGTA.AtParty):
         def propagated(self) -> tuple[Tensor, Tensor]:
             method, cohort, block = self.method, self.cohort, self.cohort.block
-            start = infer(self.model, block).softmax(1)
-            known = cohort.masks["train"]
-            start[known] = F.one_hot(cohort.y[known], start.size(1)).to(start.dtype)
-            matrix = Propagation(*normalised_edges(block.edge_index, None, block.nodes, dtype=start.dtype), block.nodes)
-            y = start
+            known = cohort.masks["train"].unsqueeze(1)
+            start = infer(self.model, block).softmax(1) * known
+            edges = gcn_norm(block.edge_index, num_nodes=block.nodes, add_self_loops=False, dtype=start.dtype)
+            matrix, y = Propagation(*edges, block.nodes), start
             for _ in range(method.steps):
                 y = (method.reach * (matrix @ y) + (1 - method.reach) * start).clamp(0, 1)
-            return y.softmax(1), (y / method.temperature).softmax(1)
+            sure = torch.zeros_like(start)
+            sure[known[:, 0]] = F.one_hot(cohort.y[known[:, 0]], start.size(1)).to(start.dtype)
+            soft, even = y.softmax(1), (y / method.temperature).softmax(1)
+            return torch.where(known, sure, soft), torch.where(known, sure, even)
 
 
 class TwoOwnViews(FGSSL):
@@ -112,10 +135,10 @@ class TwoOwnViews(FGSSL):
 
 
 class Switch(AdaFGL):
-    """AdaFGL that takes one of its two predictors, by whether the score is over 0.9, as its released code does."""
+    """AdaFGL that takes one of its two predictors, by whether the score is 0.9 or more, as its released code does."""
 
     name: ClassVar[str] = "adafgl-switch"
 
     class AtParty(AdaFGL.AtParty):
         def homophily(self) -> Tensor:
-            return (super().homophily() > 0.9).double()
+            return (super().homophily() > 0.9 - 1e-6).double()  # of single numbers, of which 0.9 is a little less
