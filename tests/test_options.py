@@ -31,6 +31,10 @@ class Example(Options):
     inner: Inner = Inner(lr=0.5, epochs=3)
     most: Annotated[int, Field(ge=1)] | None = None
     either: bool | int = 3
+    shares: tuple[float, ...] = ()
+    by_name: dict[str, int] = Field(default={})
+    hops: Literal[1, 2] = 1
+    share: float | Literal["all"] = "all"
 
 
 class Descent(Options):
@@ -80,9 +84,13 @@ def read(**values: Any) -> Example:
         ({"epochs": 3}, "example: unknown option 'epochs': did you mean 'inner.epochs'?"),
         ({"rounds": 0}, "example: option 'rounds' is 0: give at least 1"),
         ({"rounds": "many"}, "example: option 'rounds' is 'many': give a whole number"),
-        ({"rounds": True}, "example: option 'rounds' is True: give a whole number"),
-        ({"inner": {"lr": False}}, "example: option 'inner.lr' is False: give a number"),
-        ({"most": True}, "example: option 'most' is True: give a whole number"),
+        ({"rounds": True}, "example: option 'rounds' is 'true': give a whole number"),
+        ({"inner": {"lr": False}}, "example: option 'inner.lr' is 'false': give a number"),
+        ({"most": True}, "example: option 'most' is 'true': give a whole number"),
+        ({"shares": [1, False]}, "example: option 'shares.1' is 'false': give a number"),
+        ({"by_name": {"a": True}}, "example: option 'by_name.a' is 'true': give a whole number"),
+        ({"hops": True}, "example: option 'hops' is 'true': give 1 or 2"),
+        ({"share": True}, "example: option 'share' is 'true': give a number, or 'all'"),
         ({"rounds": None}, "example: option 'rounds' is None: give a whole number"),
         ({"optimizer": "adan"}, "example: option 'optimizer' is 'adan': give 'adam' or 'sgd'"),
         ({"inner": {"lr": -1}}, "example: option 'inner.lr' is -1: give more than 0"),
@@ -97,6 +105,7 @@ def test_wrong_option_is_one_line_that_names_it(values: dict[str, Any], text: st
     assert str(caught.value).startswith(text)
     assert "\n" not in str(caught.value)
     assert read(either=True).either is True
+    assert read(shares=(1, 0.5)).shares == (1.0, 0.5)
 
 
 def test_long_value_is_shortened_in_the_message() -> None:

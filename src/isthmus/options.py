@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeGuard, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_core import ErrorDetails, PydanticKnownError
+from pydantic_core import ErrorDetails
 
 from isthmus.errors import IsthmusError, closest_path, did_you_mean, how_to_import
 from isthmus.own_code import is_own, load_entry_points, reference_of
@@ -26,6 +26,7 @@ MAX_SHOWN = 200
 """A message shows at most this many characters of a wrong value."""
 LARGEST = 1e30
 """The largest size of a real number; single precision ends at some 3e38."""
+NUMBERS = {int, float, complex}
 
 
 class Options(BaseModel):
@@ -70,11 +71,8 @@ class Options(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, bool):
-            kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
-            if bool not in kinds and (int in kinds or float in kinds):
-                raise PydanticKnownError("int_type" if int in kinds else "float_type")
-        return value
+        kinds = _inner_kinds(cls.model_fields[info.field_name or ""].annotation)
+        return _spelled(value) if kinds & NUMBERS and kinds <= NUMBERS | {NoneType} else value
 
     @classmethod
     def option_names(cls) -> list[str]:
@@ -345,10 +343,34 @@ def _path(cls: type[BaseModel], location: Sequence[int | str]) -> tuple[str, ...
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The kinds of value that an option may have, without their bounds."""
+    """The kinds of value that an option may have."""
     if get_origin(annotation) in (Union, UnionType):
-        return [kind for each in get_args(annotation) if each is not NoneType for kind in _kinds(each)]
-    return [get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation]
+        return [each for each in get_args(annotation) if each is not NoneType]
+    return [annotation]
+
+
+def _inner_kinds(annotation: Any) -> set[Any]:
+    """The kinds of value that an option may have, or hold in lists and tables; of its words none.
+
+    >>> _inner_kinds(list[int] | Literal["all", 3] | None) == {int, NoneType}
+    True
+    """
+    annotation = getattr(annotation, "__supertype__", annotation)
+    if get_origin(annotation) is Literal:
+        return {type(each) for each in get_args(annotation)} - {str}
+    if get_origin(annotation) is dict:
+        return _inner_kinds(get_args(annotation)[1])
+    inner = get_args(annotation)[:1] if get_origin(annotation) is Annotated else get_args(annotation)
+    return set().union(*(_inner_kinds(each) for each in inner if each is not ...)) if inner else {annotation}
+
+
+def _spelled(value: Any) -> Any:
+    """Words for what is true or false, which pydantic would take for 1 and 0."""
+    if isinstance(value, list | tuple):
+        return [_spelled(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: _spelled(each) for key, each in value.items()}
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _message(cls: type[BaseModel], key: str, errors: Sequence[ErrorDetails], where: str) -> str:

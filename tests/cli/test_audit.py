@@ -203,6 +203,17 @@ def test_what_is_found_is_kept_in_the_result_folder_and_shown_by_its_report(isth
     assert [cell.partition("</td>")[0] for cell in row.split("<td class=n>")[1:]] == lines["direction read"][-4:]
 
 
+def test_an_audit_into_the_folder_of_a_grid_attacks_the_chosen_setting(isthmus, tmp_path):
+    folder = tmp_path / "run"
+    grid = ("--set", "local.optimizer=sgd", "--grid", "local.lr=1e30,0.01")
+    isthmus("run", *SMALL[2:], "--method", "fedavg", "--rounds", "2", *grid, "--out", folder)
+    for named in ((), ("--method", "fedavg")):
+        code, _, err = isthmus("audit", "--into", folder, "--by", "membership", *named)
+        assert code == 0, err
+    (record,) = (folder / "audits").iterdir()
+    assert "fedavg local.lr=0.01" in record.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -155,6 +155,12 @@ def test_a_table_imports_files_beside_it_from_wherever_it_is_run(
     assert str(tmp_path) not in str(cells[1].study), "the place of the file is not a part of the setting"
 
 
+@pytest.mark.parametrize("files", ['"mine.py"', "[3]", "3"])
+def test_imports_that_are_no_list_of_files_are_refused_as_in_a_study(files: str, tmp_path: Path) -> None:
+    with pytest.raises(IsthmusError, match=r"option 'import(\.0)?' is .*: give a (list|text)"):
+        table(tmp_path, table1=TABLE1.replace("[study]", f"[study]\nimport = {files}", 1))
+
+
 def test_a_cell_can_be_left_untuned(tmp_path: Path) -> None:
     tuned = TABLE1 + '\n[tune]\noptions = { "method.local.lr" = [0.1, 0.01] }\n'
     plain = '\n[[where]]\nat = { method = ["fedavg"] }\ntune = false\n'

@@ -134,9 +134,12 @@ def test_weights_and_biases_has_every_round_offline(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=dict))
     with WeightsAndBiases(PLAN, tmp_path / "wb") as watcher:
         results = run_study(PLAN, watcher=watcher)
+        watcher.run_started(PLAN.method_list()[0], 6)
+        watcher.run_left_out(PLAN.method_list()[0], 6, "diverged")
+        assert runs[-1].code == 1
         watcher.run_started(PLAN.method_list()[0], 7)
     assert [(run.options["name"], run.options["mode"], run.code) for run in runs] == [
-        ("mine-0", "offline", 0), ("mine-1", "offline", 0), ("mine-7", "offline", 1),
+        ("mine-0", "offline", 0), ("mine-1", "offline", 0), ("mine-6", "offline", 1), ("mine-7", "offline", 1),
     ]  # fmt: skip
     assert [(at, each["val_accuracy"]) for at, each in runs[1].rounds.items()] == history(results, 1, "val_accuracy")
     assert runs[1].summary["chosen_test_accuracy"] == results.runs[1].metrics["test_accuracy"]

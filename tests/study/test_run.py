@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -551,6 +552,17 @@ def test_methods_of_python_leave_out_a_value_that_diverges() -> None:
     assert [(run.method, run.seed) for run in results.runs] == [("fedavg local.lr=0.01", seed) for seed in (0, 1)]
     with pytest.raises(IsthmusError, match="fedavg diverged with every value"):
         isthmus.run("fedavg", local=local, rounds=2, grid={"local.lr": [1e29, 1e30]})
+
+
+def test_what_diverged_is_never_chosen_even_without_validation_data() -> None:
+    parties = [replace(party, val=torch.zeros_like(party.val)) for party in make_node_parties()]
+    grid = {"local.lr": [1e30, 0.01]}
+    results = isthmus.run("fedavg", parties, local={"optimizer": "sgd"}, rounds=2, grid=grid)
+    assert results.search is not None
+    assert [each.values["local.lr"] for each in results.search.tried if each.chosen] == [0.01]
+    assert results.model("fedavg").about == [
+        "the model is that of 'fedavg local.lr=0.01', which validation data chose of the settings of fedavg"
+    ]
 
 
 @pytest.mark.parametrize(

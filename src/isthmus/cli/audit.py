@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from isthmus.audit.base import Audit, AuditTable
     from isthmus.methods.base import Method
+    from isthmus.result_files import Search
     from isthmus.study.config import Study
 
 
@@ -72,8 +73,9 @@ def audit_command(
             "--rounds": rounds, "--seeds": seeds, "--set": others, "--unlabelled": unlabelled,
             "--import": import_,
         }  # fmt: skip
-        whole = _study_of_results(into, given)
+        whole, search = _study_of_results(into, given)
     else:
+        search = None
         if study is None and not (method or by):
             raise IsthmusError("name what to attack: a study file, --method METHOD, or --by AUDIT (see isthmus audits)")
         attacked = method or (Audit.named(by).attacked if by and study is None else "")
@@ -82,7 +84,7 @@ def audit_command(
             study, others, data=data, partition=partition, parties=parties, rounds=rounds, seeds=seeds,
             unlabelled=unlabelled, imports=import_, method=[attacked] if attacked else [], encoder=encoder or default,
         )  # fmt: skip
-    kind, target = _audit_and_method(whole, by, method)
+    kind, target = _audit_and_method(whole, by, method, search)
     audit = kind.read(parse_assignments(own).get("audit", {}), f"audit '{kind.name}'")
     with console(error=True).status(f"audit '{audit.name}' attacks {target.name}"):
         loaded = whole.cut_data(whole.seeds[0])
@@ -115,15 +117,15 @@ def audits_command(
     print_kind(AUDITS, name, as_json)
 
 
-def _study_of_results(folder: Path, given: Mapping[str, Any]) -> Study:
-    """Read the study of a result folder; flags that would change it are refused."""
+def _study_of_results(folder: Path, given: Mapping[str, Any]) -> tuple[Study, Search | None]:
+    """Read the study of a result folder, and the settings that it tried; flags that would change it are refused."""
     from isthmus.report.loading import read_folder
     from isthmus.study.config import Study, read_toml
 
     if flag := next((flag for flag, value in given.items() if value), None):
         raise IsthmusError(f"--into {folder} attacks the study in that folder: leave out {flag}")
-    read_folder(folder)
-    return Study.of(read_toml(folder / "study.toml"), str(folder / "study.toml"))
+    search = read_folder(folder).results.search
+    return Study.of(read_toml(folder / "study.toml"), str(folder / "study.toml")), search
 
 
 def _save(folder: Path, audit: Audit, method: Method, seed: int, table: AuditTable, found: Sequence[Any]) -> None:
@@ -148,16 +150,21 @@ def _save(folder: Path, audit: Audit, method: Method, seed: int, table: AuditTab
     )
 
 
-def _audit_and_method(study: Study, by: str | None, name: str | None) -> tuple[type[Audit], Method]:
+def _audit_and_method(
+    study: Study, by: str | None, name: str | None, search: Search | None
+) -> tuple[type[Audit], Method]:
     """Choose an audit, and the method of the study that it attacks.
 
     Arguments:
         by: name of the audit; without it that of noise under [privacy], else audits made for one method come first.
         name: name of the method; without it, the first that the audit can attack.
+        search: what a grid tried; of its settings only the chosen ones are attacked, unless one is named.
     """
     from isthmus.audit.base import Audit
 
-    methods = [method for method in study.method_list() if name in (None, method.label)]
+    hidden = set() if search is None or name is not None else search.unchosen
+    label = name if search is None or name is None else search.chosen_label(name) or name
+    methods = [each for each in study.method_list() if each.label not in hidden and label in (None, each.label)]
     if not methods:
         known = ", ".join(method.label for method in study.method_list())
         raise IsthmusError(f"--method {name}: it is not in this study, which has {known}")

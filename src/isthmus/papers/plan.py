@@ -317,8 +317,9 @@ class Cell:
         """Return its study with one seed, and with these changes on top."""
         whole = merge(self.study, changes or {})
         method = whole.pop("method", {"name": Method.default_name()})
-        if "import" in whole:
-            whole["import"] = [str(self.folder / file) for file in whole["import"]]
+        files = whole.get("import")
+        if isinstance(files, list) and all(isinstance(file, str) for file in files):
+            whole["import"] = [str(self.folder / file) for file in files]
         study = Study.of({**whole, "methods": [method], "seeds": [seed]}, self.name)
         rated = [each.with_rate(PLAIN_LR) for each in study.listed_methods()]
         return study if self.suited else study.with_methods(rated)

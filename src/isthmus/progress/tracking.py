@@ -31,8 +31,20 @@ class Tracker(Watcher):
     ) -> None:
         self.close()
 
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, int], Any] = {}
+
+    def run_left_out(self, method: Method, seed: int, why: str) -> None:
+        if (run := self._runs.pop((method.label, seed), None)) is not None:
+            self.stop(run, "FAILED")
+
     def close(self) -> None:
         """End the runs that are open."""
+        for run in self._runs.values():
+            self.stop(run, "KILLED")
+
+    def stop(self, run: Any, how: str) -> None:
+        """End a run that has not come to its end; MLflow has a word for how."""
 
 
 class TensorBoard(Tracker):
@@ -47,26 +59,25 @@ class TensorBoard(Tracker):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise missing_extra("TensorBoard", "tensorboard", "--tensorboard") from error
+        super().__init__()
         self._folder, self._writer = folder, SummaryWriter
-        self._writers: dict[tuple[str, int], Any] = {}
 
     def run_started(self, method: Method, seed: int) -> None:
         path = self._folder / f"{method.label}-{seed}"
         try:
-            self._writers[method.label, seed] = self._writer(str(path))
+            self._runs[method.label, seed] = self._writer(str(path))
         except OSError as error:
             raise IsthmusError(f"cannot write {path}: {error.strerror or error}; choose another folder") from error
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            self._writers[method.label, seed].add_scalar(name, value, at)
+            self._runs[method.label, seed].add_scalar(name, value, at)
 
     def run_done(self, result: RunResult) -> None:
-        self._writers.pop((result.method, result.seed)).close()
+        self._runs.pop((result.method, result.seed)).close()
 
-    def close(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
+    def stop(self, run: Any, how: str) -> None:
+        run.close()
 
 
 class MlFlow(Tracker):
@@ -88,8 +99,8 @@ class MlFlow(Tracker):
             from mlflow.entities import Metric, Param
         except ImportError as error:
             raise missing_extra("MLflow", "mlflow", "--mlflow") from error
+        super().__init__()
         self._study, self._metric, self._param, self._disabled = study, Metric, Param, False
-        self._runs: dict[tuple[str, int], str] = {}
         try:
             self._client = MlflowClient(tracking_uri=server)
             known = self._client.get_experiment_by_name(experiment)
@@ -114,9 +125,8 @@ class MlFlow(Tracker):
         if run := self._runs.pop(key, None):
             self._call("set_terminated", run)
 
-    def close(self) -> None:
-        for run in self._runs.values():
-            self._call("set_terminated", run, status="KILLED")
+    def stop(self, run: Any, how: str) -> None:
+        self._call("set_terminated", run, status=how)
 
     def _batch(self, key: tuple[str, int], metrics: Mapping[str, float], at: int) -> None:
         if run := self._runs.get(key):
@@ -151,8 +161,8 @@ class WeightsAndBiases(Tracker):
             import wandb
         except ImportError as error:
             raise missing_extra("Weights & Biases", "wandb", "--wandb") from error
+        super().__init__()
         self._wandb, self._study, self._folder = wandb, study, folder
-        self._runs: dict[tuple[str, int], Any] = {}
 
     def run_started(self, method: Method, seed: int) -> None:
         quiet = {
@@ -192,9 +202,8 @@ class WeightsAndBiases(Tracker):
         run.summary.update({f"chosen_{name}": value for name, value in result.metrics.items()})
         run.finish()
 
-    def close(self) -> None:
-        for run in self._runs.values():
-            run.finish(exit_code=1)
+    def stop(self, run: Any, how: str) -> None:
+        run.finish(exit_code=1)
 
 
 def _line(error: Exception) -> str:

@@ -191,9 +191,14 @@ def option_fields(options: Options, prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def rank(tried: Sequence[Tried], metric: str) -> list[Tried]:
-    """Settings by their validation metric, best first, and the best of each method chosen; equals keep their order."""
+    """Settings by their validation metric, best first, and the best of each method chosen; equals keep their order.
+
+    Those that diverged come last, after what has no such metric.
+    """
     sign = 1 if metric_of(metric).smaller_is_better else -1
-    order = sorted(tried, key=lambda each: (each.mean is None, sign * (each.mean or 0.0)))
+    order = sorted(
+        tried, key=lambda each: (each.mean is None, each.mean is None and each.seeds, sign * (each.mean or 0))
+    )
     best: dict[str, Tried] = {}
     for each in order:
         best.setdefault(each.of, each)
