@@ -71,6 +71,8 @@ class Options(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, bool | list | tuple | Mapping):
+            return value
         kinds = _inner_kinds(cls.model_fields[info.field_name or ""].annotation)
         return _spelled(value) if kinds & NUMBERS and kinds <= NUMBERS | {NoneType} else value
 

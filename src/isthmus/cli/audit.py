@@ -161,9 +161,10 @@ def _audit_and_method(
         search: what a grid tried; of its settings only the chosen ones are attacked, unless one is named.
     """
     from isthmus.audit.base import Audit
+    from isthmus.study.models import chosen_setting
 
     hidden = set() if search is None or name is not None else search.unchosen
-    label = name if search is None or name is None else search.chosen_label(name) or name
+    label, _ = chosen_setting(name, search)
     methods = [each for each in study.method_list() if each.label not in hidden and label in (None, each.label)]
     if not methods:
         known = ", ".join(method.label for method in study.method_list())
