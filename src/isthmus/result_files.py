@@ -81,6 +81,11 @@ class Tried:
         std = statistics.stdev(scores) if len(scores) > 1 else 0.0
         return cls(of, values, statistics.fmean(scores), std, len(scores), label)
 
+    @property
+    def diverged(self) -> bool:
+        """It ran and has no mean, and was not stopped early."""
+        return self.mean is None and self.seeds > 0 and not self.pruned
+
 
 @dataclass(frozen=True)
 class Search:

@@ -196,7 +196,7 @@ class TuningProgress(ProgressBars):
             self._bars[method] = self._progress.add_task(f"{method}, trials", total=self._trials)
         self._progress.advance(self._bars[method])
         if not self._console.is_terminal:
-            figure = wording.validation(metric, tried.mean, tried.std, tried.seeds, tried.pruned)
+            figure = wording.validation(metric, tried)
             line = f"{method}: validation {figure}, {wording.setting(tried.values)}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -293,7 +293,7 @@ def search_table(results: Results, search: Search, console: Console) -> Table:
         marked = is_majority(runs) and roles.get(each.label) != "constant"
         captions += [MAJORITY.format(metric_of(runs[0].metric).one_answer)] if marked else []
         cells = (
-            wording.validation(search.metric, each.mean, each.std, each.seeds, each.pruned),
+            wording.validation(search.metric, each),
             *(_cell(test, [metrics[test] for metrics in own if test in metrics]) for test in tests),
         )
         table.add_row(

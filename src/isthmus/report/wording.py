@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from isthmus.data.description import CutDescription, PartyDescription
+from isthmus.result_files import Tried
 from isthmus.tasks.metrics import metric_of
 
 POOLED = "all data pooled"
@@ -155,15 +156,16 @@ def mean_and_std_of(values: Sequence[float | None], metric: str) -> str:
     return mean_and_std(fmean(known) if known else None, stdev(known) if len(known) > 1 else None, metric)
 
 
-def validation(metric: str, mean: float | None, std: float, seeds: int, pruned: bool) -> str:
+def validation(metric: str, tried: Tried) -> str:
     """How a setting did on validation data.
 
-    >>> validation("val_accuracy", 0.5, 0.01, 3, False), validation("val_accuracy", None, 0.0, 1, True)
+    >>> done, pruned = Tried("a", {}, 0.5, 0.01, 3), Tried("a", {}, None, pruned=True)
+    >>> validation("val_accuracy", done), validation("val_accuracy", pruned)
     ('50.0 ± 1.0', 'pruned')
     """
-    if mean is None:
-        return "pruned" if pruned else "diverged" if seeds else "–"
-    return mean_and_std(mean, std if seeds > 1 else None, metric)
+    if tried.mean is None:
+        return "pruned" if tried.pruned else "diverged" if tried.diverged else "–"
+    return mean_and_std(tried.mean, tried.std if tried.seeds > 1 else None, metric)
 
 
 def setting(values: Mapping[str, Any]) -> str:

@@ -196,9 +196,7 @@ def rank(tried: Sequence[Tried], metric: str) -> list[Tried]:
     Those that diverged come last, after what has no such metric.
     """
     sign = 1 if metric_of(metric).smaller_is_better else -1
-    order = sorted(
-        tried, key=lambda each: (each.mean is None, each.mean is None and each.seeds, sign * (each.mean or 0))
-    )
+    order = sorted(tried, key=lambda each: (each.mean is None, each.diverged, sign * (each.mean or 0.0)))
     best: dict[str, Tried] = {}
     for each in order:
         best.setdefault(each.of, each)

@@ -32,7 +32,7 @@ def _table(folder: ResultFolder, search: Search) -> str:
     scores = {(score.method, score.metric): score.text for score in folder.results.summary}
     rows = []
     for each in search.tried:
-        figure = wording.validation(search.metric, each.mean, each.std, each.seeds, each.pruned)
+        figure = wording.validation(search.metric, each)
         cells = [figure, *(scores.get((each.label, test), "–") if each.chosen else "" for test in tests)]
         setting = escape(wording.setting(each.values))
         if each.chosen:
