@@ -182,12 +182,14 @@ def _figures(kind: type[Method], each: ShelfEntry) -> Iterator[tuple[str, ...]]:
 
 
 def _own(kind: type[Method], plan: Table) -> list[Cell]:
-    """Cells of a method: where an axis sets its options, those with the fewest that are not as by default."""
+    """Cells of a method: where an axis sets options of methods, those with the fewest that are not as by default."""
     cells = [cell for cell in plan.cells() if _method(cell.study) == kind.name and cell.read_measure().runs_method]
     for axis in plan.axes:
-        options = {value: change.get("method") for value, change in axis.changes().items()}
-        if all(options.values()) and (axis.option or any("name" in each for each in options.values() if each)):
-            far = {value: _apart(kind, options[value] or {}) for value in {cell.place[axis.name] for cell in cells}}
+        changes = axis.changes()
+        options = {value: change.get("method", {}) for value, change in changes.items()}
+        named = all(options.values()) and any("name" in each for each in options.values())
+        if named or all(set(change) <= {"method"} for change in changes.values()):
+            far = {value: _apart(kind, options[value]) for value in {cell.place[axis.name] for cell in cells}}
             cells = [cell for cell in cells if far[cell.place[axis.name]] == min(far.values())]
     return cells
 
