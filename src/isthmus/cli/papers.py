@@ -81,9 +81,10 @@ def run_command(
 ) -> None:
     """Run a table, cell by cell, and show it; every run is saved at once."""
     from isthmus import store
+    from isthmus.papers.elsewhere import Elsewhere
     from isthmus.papers.markdown import Bar, markdown
     from isthmus.papers.running import Runner
-    from isthmus.papers.shelf import entry
+    from isthmus.papers.shelf import entry, select_entries
     from isthmus.study.processes import count_processes
 
     which = entry(folder, name)
@@ -97,9 +98,10 @@ def run_command(
         bar = stack.enter_context(Bar(console(error=True)))
         state = scratch if quick else which.state
         cells = parse_only(only or [], table)
+        others = [] if quick or force else [each for each in select_entries(folder, which.paper) if each != which]
         runner = Runner(
             table, results, state, max_seeds=seeds, only=cells, device=device, renew=renew, save=save,
-            on_progress=bar.update,
+            elsewhere=Elsewhere(others), on_progress=bar.update,
         )  # fmt: skip
         if force:
             runner.discard()

@@ -97,12 +97,15 @@ class TableResults:
             means.append((-math.inf if None in figures else statistics.fmean(figures), trial))
         return dict(max(means, key=lambda each: each[0])[1])
 
-    def add(self, cell: Cell, run: dict[str, Any]) -> None:
+    def add(self, cell: Cell, run: dict[str, Any], made_by: Mapping[str, str] | None = None) -> None:
         """Add a run in place of an older one with its seed.
 
         Results of another setting of the cell are dropped, and runs with other options than these.
+
+        Arguments:
+            made_by: versions of the libraries that made it; by default those that are installed.
         """
-        current = versions()
+        current = made_by or versions()
         if current not in self.versions:
             self.versions.append(current)
         entry = self._entry(cell)

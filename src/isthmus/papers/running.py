@@ -17,6 +17,7 @@ from typing import Any
 
 from isthmus.errors import DIVERGED, IsthmusError, did_you_mean
 from isthmus.papers.claims import check_values
+from isthmus.papers.elsewhere import Elsewhere
 from isthmus.papers.measures import Measure
 from isthmus.papers.measures.training import Training
 from isthmus.papers.plan import Cell, Table, nested
@@ -76,6 +77,7 @@ class Runner:
         only: the cells to run, as values by axis; all if empty.
         device: where models are trained, in place of what the plan says; results name it unless it is the CPU.
         renew: also repeat what older code ran; where a plan widens its trials, with options that are chosen anew.
+        elsewhere: other tables, whose runs are taken where they are what this one lacks.
         save: called after every run with the results.
         on_progress: called with the progress.
     """
@@ -87,6 +89,7 @@ class Runner:
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)
     device: str | None = None
     renew: bool = False
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
     save: Callable[[TableResults], None] = lambda results: None
     on_progress: Callable[[Progress], None] = lambda progress: None
 
@@ -109,7 +112,7 @@ class Runner:
                 failed: list[str] = []
                 while (trials := list(self._trials())) and not failed:  # what is best decides on what else to try
                     failed += self._all(pool, trials, processes)
-                failed += self._all(pool, list(self._runs()), processes)
+                failed += self._all(pool, [job for job in self._runs() if not self._is_taken(job)], processes)
         finally:
             for folder in (self.state, self.state.parent):
                 with suppress(OSError):  # with checkpoints of runs that failed, or were stopped
@@ -146,6 +149,16 @@ class Runner:
             for seed in range(min(self.table.seeds, self.max_seeds or self.table.seeds)):
                 if seed not in done and options is not None:
                     yield self._job(cell, seed, "", options, cell.read_measure(), metrics)
+
+    def _is_taken(self, job: Job) -> bool:
+        """Take a run from another table, if one has it."""
+        found = self.elsewhere.find(job.cell, job.seed, job.options, job.metrics, job.device)
+        if found is None:
+            return False
+        self.results.add(job.cell, found.with_figures(job.metrics), found.versions)
+        self.save(self.results)
+        self.on_progress(Progress(0, 0, line=f"{job.name}: is in {found.table}"))
+        return True
 
     def _options(self, cell: Cell) -> dict[str, Any] | None:
         """The options chosen for a cell; none while trials are missing."""

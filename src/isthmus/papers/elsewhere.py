@@ -1,0 +1,80 @@
+"""Runs of a paper's other tables: what several tables show is run once."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from isthmus.papers.plan import Cell, nested
+from isthmus.papers.shelf import ShelfEntry
+
+
+class Found(NamedTuple):
+    """A run of another table.
+
+    Attributes:
+        table: its name.
+        metrics: by name, those of the table's figures that the run has.
+        asked: names of all metrics that are figures of the table.
+        versions: of the libraries that made it.
+    """
+
+    table: str
+    run: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    asked: Set[str]
+    versions: Mapping[str, str]
+
+    def with_figures(self, metrics: Mapping[str, str]) -> dict[str, Any]:
+        """The run with these figures, by the names of their metrics."""
+        figures = {name: self.metrics[metric] for name, metric in metrics.items() if metric in self.metrics}
+        about = {name: value for name, value in self.run.items() if name != "with"}
+        return {**about, "figures": figures, "from": self.table}
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The runs of other tables by present code.
+
+    Arguments:
+        tables: are read once a run is looked for.
+    """
+
+    tables: Sequence[ShelfEntry] = ()
+
+    def find(
+        self, cell: Cell, seed: int, options: Mapping[str, Any], metrics: Mapping[str, str], device: str | None
+    ) -> Found | None:
+        """Return a run of the same study, with the same measure and seed, that was asked for all of these metrics."""
+        if not self.tables:
+            return None
+        found = self._runs.get(_what(cell, seed, options, device), ())
+        return next((each for each in found if each.asked >= set(metrics.values())), None)
+
+    @cached_property
+    def _runs(self) -> dict[str, list[Found]]:
+        found: dict[str, list[Found]] = defaultdict(list)
+        for cell, each in self._all():
+            run = each.run
+            found[_what(cell, run["seed"], run.get("chosen", {}), run.get("device"))].append(each)
+        return dict(found)
+
+    def _all(self) -> Iterator[tuple[Cell, Found]]:
+        for each in self.tables:
+            of = {name: figure.metric for name, figure in each.plan.figures.items()}
+            for cell in each.plan.cells():
+                for run in each.results.runs(cell):
+                    if not each.results.is_older(run):
+                        metrics = {of[name]: value for name, value in run["figures"].items()}
+                        made_by = each.results.versions[run.get("with", 0)]
+                        yield cell, Found(each.table, run, metrics, set(of.values()), made_by)
+
+
+def _what(cell: Cell, seed: int, options: Mapping[str, Any], device: str | None) -> str:
+    """What a run is of, with all defaults filled in."""
+    changes = nested(options) | ({} if device is None else {"device": device})
+    return json.dumps([cell.study_for(seed, changes).resolved(), cell.measure], sort_keys=True)
