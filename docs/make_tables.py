@@ -100,6 +100,7 @@ def parts() -> dict[str, tuple[str, Callable[[], str]]]:
         "papers": ("papers.md", papers),
         "what works": ("secret-edges.md", what_works),
         "rates": ("defaults.md", rates),
+        "largest losses": ("defaults.md", largest_losses),
         "by encoder": ("defaults.md", partial(against_tuned, "guide/defaults-encoders")),
         "by method": ("defaults.md", partial(against_tuned, "guide/defaults-methods")),
         "puzzle": ("fedavg-on-cora.md", puzzle),
@@ -188,6 +189,22 @@ def rates() -> str:
             by_rate.setdefault(kind.lr, []).append(name)
     rows = [(code(*names), f"{lr:g}") for lr, names in sorted(by_rate.items(), reverse=True)]
     return table(("encoder", "`local.lr` on nodes"), rows)
+
+
+def largest_losses() -> str:
+    """By what is trained: how many points of validation accuracy each rate loses at most to the best one of a cut."""
+    study = shelf.entry(GUIDE, "guide/defaults-rates")
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for (cut, trained, rate), mean in means(study.plan, study.results, next(iter(study.plan.figures))).items():
+        found.setdefault(trained, {}).setdefault(cut, {})[rate] = mean
+    rows = []
+    for trained, cuts in found.items():
+        tried = [rate for rate in next(iter(cuts.values())) if all(rate in each for each in cuts.values())]
+        losses = {rate: max(max(each.values()) - each[rate] for each in cuts.values()) for rate in tried}
+        least = min(losses.values())
+        shown = [f"**{rate}: {loss:.1f}**" if loss == least else f"{rate}: {loss:.1f}" for rate, loss in losses.items()]
+        rows.append((trained, str(len(cuts)), ", ".join(shown)))
+    return table(("trained", "cuts", "rate: points lost at most"), rows)
 
 
 def against_tuned(name: str) -> str:

@@ -97,6 +97,13 @@ def test_what_differs_is_run(differs: str, papers: Path, monkeypatch: pytest.Mon
     assert len(done) == 4
 
 
+def test_runs_of_another_device_are_not_taken(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ShelfEntry(papers, "mine", "table1").results_path
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 0, "device": "cuda"'))
+    _, done = ran(papers, monkeypatch, max_seeds=1)
+    assert len(done) == 4
+
+
 def test_runs_of_older_code_are_not_taken(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = ShelfEntry(papers, "mine", "table1").results_path
     content = json.loads(path.read_text())

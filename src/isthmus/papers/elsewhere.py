@@ -76,5 +76,5 @@ class Elsewhere:
 
 def _what(cell: Cell, seed: int, options: Mapping[str, Any], device: str | None) -> str:
     """What a run is of, with all defaults filled in."""
-    changes = nested(options) | ({} if device is None else {"device": device})
-    return json.dumps([cell.study_for(seed, changes).resolved(), cell.measure], sort_keys=True)
+    study = cell.study_for(seed, nested(options)).resolved()
+    return json.dumps([study | ({"device": device} if device else {}), cell.measure], sort_keys=True)
