@@ -252,8 +252,8 @@ ROWS = (
         "Many small graphs each, whose edges are secret",
         lambda s: "if a model must not reveal which edges a graph has" if s.level == "graph" and s.labelled else "",
         wish=True,
-        caveat="first try a model that reads no edges, --encoder deepsets --set model.counts=true: on two of four sets of "
-        "molecules it is ahead",
+        caveat="first try a model that reads no edges, --encoder deepsets --set model.counts=true: on two of four sets "
+        "of molecules it is ahead",
     ),
     Row(
         "unlabelled",
