@@ -112,7 +112,7 @@ class Runner:
                 failed: list[str] = []
                 while (trials := list(self._trials())) and not failed:  # what is best decides on what else to try
                     failed += self._all(pool, trials, processes)
-                failed += self._all(pool, [job for job in self._runs() if not self._is_taken(job)], processes)
+                failed += self._all(pool, self._take(list(self._runs())), processes)
         finally:
             for folder in (self.state, self.state.parent):
                 with suppress(OSError):  # with checkpoints of runs that failed, or were stopped
@@ -150,15 +150,19 @@ class Runner:
                 if seed not in done and options is not None:
                     yield self._job(cell, seed, "", options, cell.read_measure(), metrics)
 
-    def _is_taken(self, job: Job) -> bool:
-        """Take a run from another table, if one has it."""
-        found = self.elsewhere.find(job.cell, job.seed, job.options, job.metrics, job.device)
-        if found is None:
-            return False
-        self.results.add(job.cell, found.with_figures(job.metrics), found.versions)
-        self.save(self.results)
-        self.on_progress(Progress(0, 0, line=f"{job.name}: is in {found.table}"))
-        return True
+    def _take(self, jobs: Sequence[Job]) -> list[Job]:
+        """Take the runs that other tables have; return the jobs that are left."""
+        left = []
+        for job in jobs:
+            found = self.elsewhere.find(job.cell, job.seed, job.options, job.metrics, job.device)
+            if found is None:
+                left.append(job)
+                continue
+            self.results.add(job.cell, found.with_figures(job.metrics), found.versions)
+            self.on_progress(Progress(0, len(jobs), line=f"{job.name}: is in {found.table}"))
+        if len(left) < len(jobs):
+            self.save(self.results)
+        return left
 
     def _options(self, cell: Cell) -> dict[str, Any] | None:
         """The options chosen for a cell; none while trials are missing."""
