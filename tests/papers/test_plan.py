@@ -8,6 +8,7 @@ import pytest
 from a_paper import TABLE1, written
 
 from isthmus.errors import IsthmusError
+from isthmus.nn.encoders import Gcn
 from isthmus.papers.plan import Table, Tuning
 
 
@@ -166,3 +167,21 @@ def test_a_cell_can_be_left_untuned(tmp_path: Path) -> None:
     plain = '\n[[where]]\nat = { method = ["fedavg"] }\ntune = false\n'
     plan = table(tmp_path, table1=tuned + plain)
     assert {cell.place["method"]: len(cell.trials()) for cell in plan.cells()} == {"fedavg": 0, "fedprox": 2}
+
+
+def test_results_are_stale_once_the_encoders_rate_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suited = table(tmp_path, table1="suited = true\n" + TABLE1)
+    before = {cell.digest for cell in suited.cells()}
+    monkeypatch.setattr(Gcn, "lr", 0.7)
+    stayed = [cell.place["method"] for cell in suited.cells() if cell.digest in before]
+    assert stayed == ["fedprox", "fedprox"], "its rate is bounded"
+
+
+def test_results_are_stale_once_an_imported_file_is_another(tmp_path: Path) -> None:
+    folder = written(tmp_path, table1=TABLE1.replace("[study]", '[study]\nimport = ["beside.py"]', 1)) / "mine"
+    (folder / "beside.py").write_text("once = 1\n")
+    table1 = Table.of_file(folder / "table1.toml")
+    before = {cell.digest for cell in table1.cells()}
+    assert before == {cell.digest for cell in table1.cells()}
+    (folder / "beside.py").write_text("once = 2\n")
+    assert not before & {cell.digest for cell in table1.cells()}

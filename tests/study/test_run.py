@@ -38,7 +38,7 @@ from isthmus.methods.local import Local
 from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.decoupled import Sgc
-from isthmus.nn.encoders import Gat, Gcn
+from isthmus.nn.encoders import Gat, Gcn, Gin
 from isthmus.progress.live_page import RunningReport
 from isthmus.report.report import write_report
 from isthmus.result_files import STATE
@@ -968,7 +968,7 @@ def test_an_unset_learning_rate_is_the_encoders_on_nodes_and_is_recorded(tmp_pat
     ("parties", "model", "local", "rate"),
     [
         (make_graph_parties(), "gcn", {}, 0.01),
-        (make_node_parties(), "gin", {}, 0.01),
+        (make_node_parties(), "gin", {}, Gin.lr),
         (make_node_parties(), "gat", {"optimizer": "sgd"}, 0.01),
         (make_node_parties(), "gat", {"epochs": 1}, Gat.lr),
         (make_node_parties(), "gat", {"lr": 0.3}, 0.3),
@@ -980,6 +980,23 @@ def test_the_rate_of_an_encoder_is_for_nodes_and_adam(
 ) -> None:
     results = run("fedavg", parties, model=model, rounds=1, local=local)
     assert results.study["methods"][0]["local"]["lr"] == rate
+
+
+@pytest.mark.parametrize(
+    ("method", "gcn", "sgc", "unnamed"),
+    [
+        ("fedavg", Gcn.lr, Sgc.lr, 0.01),
+        ("fedprox", 0.02, 0.02, 0.01),
+        ("feddyn", 0.01, 0.1, 0.01),
+        ("fedadam", 0.01, 0.2, 0.01),
+    ],
+)
+def test_a_method_takes_less_than_its_encoders_rate_where_that_is_too_large(
+    method: str, gcn: float, sgc: float, unnamed: float
+) -> None:
+    for model, rate in (("gcn", gcn), ("sgc", sgc), (lambda features, outputs: GCNConv(features, outputs), unnamed)):
+        results = run(method, make_node_parties(), model=model, rounds=1)
+        assert results.study["methods"][0]["local"]["lr"] == rate
 
 
 def test_each_encoder_of_a_grid_has_its_own_rate(tmp_path: Path) -> None:

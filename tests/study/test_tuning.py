@@ -58,7 +58,7 @@ def test_every_method_has_as_many_trials_of_which_the_first_has_its_own_options(
     assert "majority ran once, as it has no option that is searched" in results.notes
     assert not any("federation" in note for note in results.notes), "the study has no options of one"
     values = [values for of, values, _ in tried(results) if of == "fedprox"]
-    assert {"local.lr": min(Gcn.lr, Method.named("fedprox").rate_at_most), "mu": 0.01} in values
+    assert {"local.lr": Method.named("fedprox").rate_for(Gcn.lr), "mu": 0.01} in values
     assert all(set(each) == {"local.lr", "mu"} for each in values)
 
 

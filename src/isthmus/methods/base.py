@@ -147,8 +147,6 @@ class Method(Registered):
     study hands one party, put together from all; `alone` is every party by itself; `constant` reads no features."""
     nouns: ClassVar[Mapping[str, str]] = {}
     """What the fields are that its parties send, in plain words, by `field` or, for one action only, `action/field`."""
-    rate_at_most: ClassVar[float] = math.inf
-    """The largest learning rate that an encoder may bring to it; what a study sets is not bounded."""
     listing: ClassVar[Listing] = Listing()
     everyone: ClassVar[Needed] = "never"
     """When a party that does not answer stops the run, whatever the quorum: never, in set-up, or always."""
@@ -301,6 +299,11 @@ class Method(Registered):
     def follows_rounds(self) -> bool:
         """Whether what its parties do depends on the number of the round: the server then tells them."""
         return any(isinstance(options, LocalTraining) and options.scheduled for _, options in self)
+
+    @classmethod
+    def rate_for(cls, lr: float) -> float:
+        """The learning rate, where a study sets none, for a model that `lr` suits in federated averaging."""
+        return lr
 
     def with_rate(self, lr: float) -> Self:
         """This method with a learning rate for each local training that has none."""

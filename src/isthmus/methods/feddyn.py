@@ -14,6 +14,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Averaging, Learning, Listing, Model, State, Weighting
+from isthmus.methods.training import PLAIN_LR
 from isthmus.nn.per_party import Leaf
 
 
@@ -35,7 +36,6 @@ class FedDyn(Averaging):
     typed: ClassVar[bool] = True
     only_trains: ClassVar[bool] = True
     tuned: ClassVar[tuple[str, ...]] = ("alpha",)
-    rate_at_most: ClassVar[float] = 0.02
     nouns: ClassVar[Mapping[str, str]] = {"moved": "changes of model weights"}
     listing: ClassVar[Listing] = Listing("labels", 2, "changes of weights, in sums")
 
@@ -43,6 +43,10 @@ class FedDyn(Averaging):
     """Weight of the regularisation."""
     weighting: Weighting = "even"
     """What a party's weights are weighted by; evenly, as in the paper."""
+
+    @classmethod
+    def rate_for(cls, lr: float) -> float:
+        return max(lr / 20, PLAIN_LR)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights = model.weights()

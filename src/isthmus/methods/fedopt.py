@@ -13,6 +13,7 @@ from torch import Tensor
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.training import PLAIN_LR
 
 
 class FedOpt(FedAvg):
@@ -26,6 +27,10 @@ class FedOpt(FedAvg):
     """Decay of the second moment."""
     tau: float = Field(1e-3, gt=0)
     """Degree of adaptivity: a larger one makes the steps of all weights more alike, and bounds them."""
+
+    @classmethod
+    def rate_for(cls, lr: float) -> float:
+        return max(lr / 10, PLAIN_LR)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights, trained = model.weights(), model.trained()

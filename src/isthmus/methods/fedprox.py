@@ -35,10 +35,13 @@ class FedProx(FedAvg):
     only_trains: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing("labels", 4, demo=3)
     tuned: ClassVar[tuple[str, ...]] = ("mu",)
-    rate_at_most: ClassVar[float] = 0.02
 
     mu: float = Field(0.01, ge=0)
     """Weight of the proximal term."""
+
+    @classmethod
+    def rate_for(cls, lr: float) -> float:
+        return min(lr, 0.02)
 
     class AtParty(FedAvg.AtParty):
         method: FedProx

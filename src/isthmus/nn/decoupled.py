@@ -111,6 +111,7 @@ class Appnp(Encoder):
     """Predict, then propagate with restart alpha (Gasteiger et al. 2019)."""
 
     name: ClassVar[str] = "appnp"
+    lr: ClassVar[float] = 0.1
     hops: int = Field(10, ge=1, le=1000)
     """Number of propagations."""
     alpha: float = Field(0.1, ge=0, le=1)
@@ -180,6 +181,7 @@ class GprGnn(Encoder):
     """Generalised PageRank (Chien et al. 2021): learned hop weights, initially those of personalised PageRank."""
 
     name: ClassVar[str] = "gprgnn"
+    lr: ClassVar[float] = 0.05
     hops: int = Field(10, ge=1, le=1000)
     """Number of propagations."""
     alpha: float = Field(0.1, ge=0, le=1)
@@ -245,6 +247,7 @@ class Gamlp(Encoder):
     """Graph attention multi-layer perceptron (Zhang et al. 2022): every node weighs its hops, then a perceptron."""
 
     name: ClassVar[str] = "gamlp"
+    lr: ClassVar[float] = 0.05
     layers: int = Field(3, ge=1, le=1000)
     """Number of linear layers of the perceptron."""
     hops: int = Field(3, ge=1, le=1000)

@@ -455,6 +455,7 @@ class Gin(Encoder):
     """Graph isomorphism network (Xu et al. 2019) with two-layer perceptrons and learned epsilon."""
 
     name: ClassVar[str] = "gin"
+    lr: ClassVar[float] = 0.03
     pool: Pool = "sum"
     """How node embeddings are pooled to a graph embedding, for graph tasks."""
     norm: bool = False
@@ -587,6 +588,7 @@ class GraphConv(Encoder):
     """k-GNN of order one (Morris et al. 2019): separate weights for a node and the sum of its neighbours."""
 
     name: ClassVar[str] = "graphconv"
+    lr: ClassVar[float] = 0.1
 
     def body(self, features: int, out: int) -> nn.Module:
         convs = [gnn.GraphConv(i, o) for i, o in self.widths(features, out)]
@@ -630,6 +632,7 @@ class Mlp(Encoder):
     """Multi-layer perceptron on the features alone, a baseline without edges."""
 
     name: ClassVar[str] = "mlp"
+    lr: ClassVar[float] = 0.1
     reads_edges: ClassVar[bool] = False
 
     def body(self, features: int, out: int) -> nn.Module:

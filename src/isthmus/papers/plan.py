@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +21,7 @@ from isthmus.options import Options
 from isthmus.papers.claims import FIGURES, Claim, check_values
 from isthmus.papers.measures import Measure
 from isthmus.study.config import Study, merge, parse_assignments, read_toml
+from isthmus.study.setup import suited
 
 Place = Mapping[str, str]
 """Where a cell stands in its table: one value of each axis, by the axis's name."""
@@ -300,13 +302,30 @@ class Cell:
     def name(self) -> str:
         return ", ".join(self.place.values())
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """A hash of the setting: results with another digest are stale. It does not cover the code."""
+        """A hash of the setting and of imported files: results with another digest are stale."""
         own = {"widen"} if self.tune and self.tune.sample else {"widen", "sample"}  # a wider grid keeps its trials
         tune = None if self.tune is None else self.tune.model_dump(exclude=own)
-        setting = [self.study, tune, self.measure, *(["suited"] if self.suited else [])]
-        return hashlib.sha256(json.dumps(setting, sort_keys=True).encode()).hexdigest()[:12]
+        setting = [self.study, tune, self.measure, *([self._rates()] if self.suited else [])]
+        code = [file.read_bytes() for file in self.imported() if file.is_file()]
+        return hashlib.sha256(json.dumps(setting, sort_keys=True).encode() + b"".join(code)).hexdigest()[:12]
+
+    def _rates(self) -> dict[str, float]:
+        """The learning rates that the encoder brings to nodes where the table names none."""
+        study = self.study_for(0)
+        tuned = {} if self.tune is None else self.tune.options
+        (method,) = study.method_list()
+        rated = suited(method, study.encoder(), "node")
+        changed = [name for name, own in method if getattr(rated, name) != own and f"method.{name}.lr" not in tuned]
+        return {name: getattr(rated, name).lr for name in changed}
+
+    def imported(self) -> list[Path]:
+        """The Python files that its study imports."""
+        files = self.study.get("import")
+        if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+            return []  # which a study says in words
+        return [self.folder / file for file in files]
 
     def read_measure(self) -> Measure:
         """Return what is done with the study."""
@@ -317,9 +336,8 @@ class Cell:
         """Return its study with one seed, and with these changes on top."""
         whole = merge(self.study, changes or {})
         method = whole.pop("method", {"name": Method.default_name()})
-        files = whole.get("import")
-        if isinstance(files, list) and all(isinstance(file, str) for file in files):
-            whole["import"] = [str(self.folder / file) for file in files]
+        if files := self.imported():
+            whole["import"] = [str(file) for file in files]
         study = Study.of({**whole, "methods": [method], "seeds": [seed]}, self.name)
         rated = [each.with_rate(PLAIN_LR) for each in study.listed_methods()]
         return study if self.suited else study.with_methods(rated)

@@ -256,7 +256,7 @@ def _several(y: Tensor, tasks: int | None) -> tuple[str, dict[str, int]]:
 def suited(method: Method, model: Any, level: Level) -> Method:
     """The method with the learning rate that suits the model, where it names none: on nodes, that of the encoder."""
     suits = model.lr if level == "node" and isinstance(model, Encoder) else PLAIN_LR
-    return method.with_rate(min(suits, method.rate_at_most))
+    return method.with_rate(method.rate_for(suits))
 
 
 def device_named(name: str) -> torch.device:
