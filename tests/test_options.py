@@ -204,6 +204,19 @@ def test_everything_built_in_is_described(kind: type[Registered]) -> None:
             assert option["help"], f"option '{option['name']}' of {kind.kind} '{name}' has no docstring"
 
 
+def test_a_name_is_a_text_and_found_in_capitals_or_not() -> None:
+    with pytest.raises(IsthmusError, match=r"Oval: its name is 3: give a text$"):
+
+        class Oval(Circle):
+            name = 3
+
+    class Cube(Circle):
+        name: ClassVar[str] = "MyCube"
+
+    assert Shape.named("MyCube") is Shape.named("mycube") is Cube
+    Cube.name = ""
+
+
 def test_a_class_of_ones_own_does_not_replace_a_built_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Round(Circle):
         name: ClassVar[str] = "circle"

@@ -155,12 +155,15 @@ class Registered(Options):
         super().__init_subclass__(**more)
         _by_name.cache_clear()
         name = cls.__dict__.get("name")
+        if name and not isinstance(name, str):
+            cls.name = ""  # Python keeps this class a while: it must not be in the way of a corrected one
+            raise IsthmusError(f"{cls.kind} {reference_of(cls)}: its name is {_shortened(name)}: give a text")
         if name and is_own(cls):
             base = next(each for each in cls.__mro__ if Registered in each.__bases__)
             if cls.built_in_module:
                 _import_all(cls.built_in_module)
             if any(each.__dict__.get("name") == name and not is_own(each) for each in _subclasses(base)):
-                cls.name = ""  # Python keeps this class a while: it must not be in the way of a corrected one
+                cls.name = ""  # as above
                 raise IsthmusError(f"{cls.kind} '{name}' is built in: give {reference_of(cls)} another name")
 
     @classmethod
@@ -178,12 +181,13 @@ class Registered(Options):
         known = cls.known()
         if not isinstance(name, str):
             raise IsthmusError(f"{cls.kind} is {_shortened(name)}: give its name")
-        if name.lower() not in known:
+        found = known.get(name) or {each.lower(): kind for each, kind in known.items()}.get(name.lower())
+        if found is None:
             hint = did_you_mean(name, known)
             if cls.entry_points and hint.startswith("known"):
                 hint += f"; one of your own: {how_to_import()}"
             raise IsthmusError(f"unknown {cls.kind} '{name}': {hint}")
-        return known[name.lower()]
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return its name and the options that have an effect, as files have them."""

@@ -103,6 +103,22 @@ def test_json_has_both_and_untuned_runs_no_trials(folder: Path, isthmus: Isthmus
     assert [each["method"] for each in found["others"]] == ["fedavg", "local"]
 
 
+def test_an_error_of_a_method_says_where_it_is(folder: Path, isthmus: Isthmus) -> None:
+    file = Path(own(folder, "Failing", "failing"))
+    file.write_text(file.read_text() + "\n    def models(self, state):\n        return undefined\n")
+    done = isthmus("bench", file, *DATA, "--untuned", "--folder", str(folder))
+    assert done.code == 2
+    assert "failing_file.py:13: NameError: name 'undefined' is not defined" in done.err
+
+
+def test_nothing_is_trained_where_there_is_no_row_to_compare(folder: Path, isthmus: Isthmus) -> None:
+    file = own(folder, "Alone", "alone")
+    (folder / "mine" / "results" / "nodes.json").unlink()
+    done = isthmus("bench", file, *DATA, "--folder", str(folder))
+    line = "isthmus: mine/nodes: three: no method was run there: run some first, isthmus papers run mine/nodes\n"
+    assert (done.code, done.err) == (2, line)
+
+
 def test_a_wrong_call_is_one_line(folder: Path, isthmus: Isthmus) -> None:
     file = own(folder, "Wrong", "wrong")
     for arguments, why in (

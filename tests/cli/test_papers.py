@@ -155,3 +155,16 @@ def test_a_table_is_run_by_one_process(at_once: None, folder: Path, isthmus: Ist
     assert (done.code, done.err) == (
         2, "isthmus: mine/table1 is in use by another process: stop that process first\n"
     )  # fmt: skip
+
+
+def test_a_table_that_cannot_be_read_is_in_the_way_of_no_other(
+    at_once: None, folder: Path, isthmus: Isthmus, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "mine" / "broken.toml").write_text("title = 3\n")
+    listed = isthmus("papers", "--folder", folder)
+    assert listed.code == 2
+    assert "mine/table1" in listed.out
+    assert all("mine/broken.toml" in line for line in listed.err.splitlines())
+    done = isthmus("papers", "run", "mine/table1", "--folder", folder, "--seeds", "1", "--only", "size=120")
+    assert done.code == 0, done.err
+    assert "mine/broken is left out, as it cannot be read: " in caplog.text

@@ -46,7 +46,7 @@ def test_data_cut_and_model_must_be_those_asked_for(tmp_path: Path) -> None:
     assert find_board(found, "OpenFGL", {"parties": 3, "model": {"hidden": 16}}).place == {"change": "raw"}
     with pytest.raises(IsthmusError, match=r"those of one of: mine/nodes: as it is; mine/nodes: raw$"):
         find_board(found, "openfgl", {"parties": 3})
-    with pytest.raises(IsthmusError, match="those of one of: none"):
+    with pytest.raises(IsthmusError, match="methods in protocol 'fed-pub': choose another"):
         find_board(found, "fed-pub", {})
 
 

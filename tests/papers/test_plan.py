@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,43 @@ def test_results_are_stale_once_an_imported_file_is_another(tmp_path: Path) -> N
     assert before == {cell.digest for cell in table1.cells()}
     (folder / "beside.py").write_text("once = 2\n")
     assert not before & {cell.digest for cell in table1.cells()}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            'metric = "test_accuracy"',
+            'metric = "test_acc"',
+            "no run has the metric 'test_acc': did you mean 'accuracy'",
+        ),
+        ('metric = "test_accuracy"', 'metric = "secnds"', "no run has the metric 'secnds': did you mean 'seconds'"),
+        ('name = "method"', 'name = "size"', "axes: two have the same name"),
+        ("values = [120, 160]", "values = [120, 120]", "'120' is there twice"),
+        ("values = [120, 160]", "values = []", "there is no value"),
+        ("[study]\n", "[study]\nseeds = 3\n", "no 'seeds': give `seeds` of the table"),
+        ("[study]\n", "[study]\nmethods = [{ name = 'local' }]\n", "no 'methods': give one table, `method`"),
+        ("[study]\n", "[study]\ngrid.local.lr = [0.1]\n", "no 'grid': give axes"),
+    ],
+)
+def test_what_no_table_can_be_is_said_before_anything_runs(tmp_path: Path, before: str, after: str, said: str) -> None:
+    assert before in TABLE1
+    with pytest.raises(IsthmusError, match=re.escape(said)):
+        table(tmp_path, table1=TABLE1.replace(before, after, 1))
+
+
+@pytest.mark.parametrize(
+    ("tune", "said"),
+    [
+        ('metric = "test_accuracy"', "'test_accuracy' is of test data"),
+        ('metric = "test_accuracy over parties"', "is of test data"),
+        ("seeds = [1000, 1]", "tune.seeds: 1 is a seed of the runs, which choose nothing: give 2 or more"),
+        ('options = { "method.mu" = [0.1, 0.5] }', "'120, 0.1' and '120, 0.5' differ in nothing else"),
+    ],
+)
+def test_trials_choose_by_validation_what_no_axis_varies(tmp_path: Path, tune: str, said: str) -> None:
+    varied = TABLE1.partition("[[where]]")[0].partition('name = "method"')[0]
+    varied += 'name = "mu"\noption = "method.mu"\nvalues = [0.1, 0.5]\n\n[tune]\n'
+    options = "" if "options" in tune else 'options = { "method.local.lr" = [0.1] }\n'
+    with pytest.raises(IsthmusError, match=re.escape(said)):
+        table(tmp_path, table1=varied.replace("method.rounds = 3", 'method = { name = "fedprox" }') + options + tune)

@@ -8,6 +8,7 @@ import pytest
 from tests.papers.a_paper import TABLE1, written
 
 from isthmus.errors import IsthmusError
+from isthmus.papers import shelf
 from isthmus.papers.shelf import entries, entry, select_entries
 
 
@@ -38,3 +39,14 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         select_entries(written(tmp_path), "mine/table3")
     with pytest.raises(IsthmusError, match=r"no tables of papers in .*: run this in a checkout"):
         entries(tmp_path / "nowhere")
+
+
+def test_without_a_folder_tables_are_those_of_the_checkout_that_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {each.folder for each in entries(None)} == {shelf.INSTALLED_FROM}
+    monkeypatch.setattr(shelf, "PACKAGED", written(tmp_path / "package"))
+    assert {each.folder for each in entries(None)} == {shelf.PACKAGED}
+    written(tmp_path / "benchmarks")
+    assert {each.folder for each in entries(None)} == {shelf.CHECKOUT}

@@ -29,7 +29,7 @@ from in_this_process import InThisProcess
 from isthmus.data.describe import describe
 from isthmus.data.description import CutDescription
 from isthmus.data.party import Party
-from isthmus.errors import IsthmusError
+from isthmus.errors import Diverged, IsthmusError
 from isthmus.federation.ledger import COLUMNS
 from isthmus.methods.base import Method
 from isthmus.methods.fedavg import FedAvg
@@ -552,6 +552,8 @@ def test_methods_of_python_leave_out_a_value_that_diverges() -> None:
     assert [(run.method, run.seed) for run in results.runs] == [("fedavg local.lr=0.01", seed) for seed in (0, 1)]
     with pytest.raises(IsthmusError, match="fedavg diverged with every value"):
         isthmus.run("fedavg", local=local, rounds=2, grid={"local.lr": [1e29, 1e30]})
+    with pytest.raises(Diverged, match=r"^fedavg, seed 4: round 1, train: .*lower its learning rate"):
+        isthmus.run("fedavg", local={**local, "lr": 1e30}, rounds=2, seeds=[4])
 
 
 def test_what_diverged_is_never_chosen_even_without_validation_data() -> None:

@@ -72,6 +72,10 @@ def bench_command(
                 board.first.study_for(0).cut_data(0)
         errors.check()
     assert board is not None
+    if not any(row.values for row in board.rows()):
+        raise IsthmusError(
+            f"{board.name}: no method was run there: run some first, isthmus papers run {board.entry.name}"
+        )
     label = f"{name} ({file.name})"
     options = merge({"name": name}, parse_assignments(set_ or []))
     table = board.with_method(label, file.resolve(), options, tuned=not untuned)

@@ -13,7 +13,7 @@ import typer
 
 from isthmus.cli.common import Json, Ray, connected
 from isthmus.cli.console import console
-from isthmus.errors import IsthmusError
+from isthmus.errors import Errors, IsthmusError
 
 if TYPE_CHECKING:
     from isthmus.papers.claims import Verdict
@@ -42,11 +42,13 @@ def list_command(context: typer.Context, folder: Folder = None, as_json: Json = 
     from isthmus.papers.results import count_runs
     from isthmus.papers.shelf import entries
 
-    found = []
+    found, errors = [], Errors()
     for each in entries(folder):
-        runs, of = count_runs(each.plan, each.results)
-        found.append({"name": each.name, "title": each.plan.title, "runs": runs, "of": of})
+        with errors.collected():
+            runs, of = count_runs(each.outline, each.results)
+            found.append({"name": each.name, "title": each.outline.title, "runs": runs, "of": of})
     if as_json:
+        errors.check()
         typer.echo(json.dumps(found))
         return
     screen = console()
@@ -56,6 +58,7 @@ def list_command(context: typer.Context, folder: Folder = None, as_json: Json = 
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
     screen.print("\nrun one: isthmus papers run NAME", markup=False, highlight=False)
+    errors.check()
 
 
 @app.command("run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from isthmus.papers.leaderboard import Row, leaderboard
 from isthmus.papers.plan import Axis, Cell, Table
 from isthmus.papers.results import TableResults
 from isthmus.papers.shelf import ShelfEntry
-from isthmus.study.config import Study, merge, parse_assignments, read_toml
+from isthmus.study.config import Study, merge, parse_assignments
 from isthmus.study.option_hints import TABLES
 from isthmus.study.protocol import protocol_text
 
@@ -102,15 +103,18 @@ def find_board(entries: Sequence[ShelfEntry], protocol: str, study: Mapping[str,
     wanted = _setting(Study.of({**study, "protocol": protocol, "methods": [{"name": Method.default_name()}]}))
     found = []
     for entry in entries:
-        plan = read_toml(entry.folder / entry.paper / f"{entry.table}.toml")
-        if plan.get("study", {}).get("protocol") == protocol.lower() and plan["axes"][-1]["name"] == METHOD:
-            found += [Board(entry, place) for place in _places(entry.plan)]
+        with suppress(IsthmusError):  # of a table that cannot be read, and is no leaderboard
+            plan = entry.outline
+            if plan.study.get("protocol") == protocol.lower() and plan.axes[-1].name == METHOD:
+                found += [Board(entry, place) for place in _places(plan)]
     settings = [_setting(board.first.study_for(0)) for board in found]
     if wanted in settings:
         return found[settings.index(wanted)]
     same_data = [board for board, setting in zip(found, settings, strict=True) if setting[0][:1] == wanted[0][:1]]
     found = same_data or found
-    places = "; ".join(board.name for board in found[:NAMED]) or "none"
+    if not found:
+        raise IsthmusError(f"no table compares methods in protocol '{protocol}': choose another --protocol")
+    places = "; ".join(board.name for board in found[:NAMED])
     more = f"; and {len(found) - NAMED} others" if len(found) > NAMED else ""
     raise IsthmusError(
         f"no table compares methods in protocol '{protocol}' with these data, parties and partition: choose "

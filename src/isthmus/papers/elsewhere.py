@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from isthmus.errors import IsthmusError
 from isthmus.papers.plan import Cell, nested
 from isthmus.papers.shelf import ShelfEntry
+
+log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
@@ -65,8 +69,13 @@ class Elsewhere:
 
     def _all(self) -> Iterator[tuple[Cell, Found]]:
         for each in self.tables:
-            of = {name: figure.metric for name, figure in each.plan.figures.items()}
-            for cell in each.plan.cells():
+            try:
+                table = each.outline
+            except IsthmusError as error:
+                log.warning("%s is left out, as it cannot be read: %s", each.name, error)
+                continue
+            of = {name: figure.metric for name, figure in table.figures.items()}
+            for cell in table.cells():
                 for run in each.results.runs(cell):
                     if not each.results.is_older(run):
                         metrics = {of[name]: value for name, value in run["figures"].items()}

@@ -6,13 +6,14 @@ import hashlib
 import itertools
 import json
 import random
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PrivateAttr, model_validator
+from pydantic import Field, NonNegativeInt, PrivateAttr, field_validator, model_validator
 
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
@@ -20,7 +21,9 @@ from isthmus.methods.training import PLAIN_LR
 from isthmus.options import Options
 from isthmus.papers.claims import FIGURES, Claim, check_values
 from isthmus.papers.measures import Measure
+from isthmus.papers.measures.training import Training
 from isthmus.study.config import Study, merge, parse_assignments, read_toml
+from isthmus.study.settings import flatten
 from isthmus.study.setup import suited
 
 Place = Mapping[str, str]
@@ -42,6 +45,16 @@ class Axis(Options):
         if isinstance(self.values, list) != bool(self.option):
             raise ValueError("a list of values needs an `option`, named values must not have one")
         return self
+
+    @field_validator("values")
+    @classmethod
+    def _has_different_values(cls, values: Any) -> Any:
+        names = [str(value) for value in values]
+        if not names:
+            raise ValueError("there is no value: name at least one")
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"'{twice}' is there twice: name each value once")
+        return values
 
     def changes(self) -> dict[str, dict[str, Any]]:
         """Map each value's name to the study options that it changes."""
@@ -76,6 +89,13 @@ class Tuning(Options):
     """Try so many combinations, drawn at random; 0 tries all. Options may differ from cell to cell at an equal cost."""
     widen: NonNegativeInt = 0
     """While the best trial is at an end of what was tried, go a step further there, so many times at most."""
+
+    @field_validator("metric")
+    @classmethod
+    def _is_not_of_test_data(cls, metric: str) -> str:
+        if "test" in re.split("[_ ]", metric):
+            raise ValueError(f"'{metric}' is of test data, which choose nothing: name one of validation data")
+        return metric
 
     def for_quick_run(self) -> Tuning:
         """Return a copy with one seed that goes beyond no end."""
@@ -134,6 +154,11 @@ class Where(Options):
     """Their measure, instead of the table's."""
     skip: bool = False
     """Leave these cells out."""
+
+
+def trial_measure(measure: Measure) -> Measure:
+    """What trials do: they train, as runs do or, where these measure something else, plainly."""
+    return measure if isinstance(measure, Training) else Training()
 
 
 def only_numbers(values: Sequence[Any]) -> list[float]:
@@ -205,6 +230,8 @@ class Table(Options):
 
     def _check(self) -> None:
         by_name = {axis.name: axis.changes() for axis in self.axes}
+        if len(by_name) < len(self.axes):
+            raise IsthmusError("axes: two have the same name: give each a name of its own")
         for at in [*(w.at for w in self.where), *(c.at for c in self.claims)]:
             check_values(at, by_name)
         for claim in self.claims:
@@ -216,12 +243,40 @@ class Table(Options):
                 raise IsthmusError(f"published: there is no figure '{figure}': {did_you_mean(figure, self.figures)}")
             _check_published(numbers, [list(values) for values in by_name.values()], f"published.{figure}")
         seen: set[str] = set()
+        tuned: dict[str, Cell] = {}
+        changes = [change for of in by_name.values() for change in of.values()]
+        given = {key for each in (self.study, *(where.study for where in self.where), *changes) for key in each}
+        for key, instead in (("methods", "one table, `method`"), ("seeds", "`seeds` of the table"), ("grid", "axes")):
+            if key in given:
+                raise IsthmusError(f"study: a cell has one method and one seed, and no '{key}': give {instead}")
         for cell in self.cells():
-            cell.read_measure()
+            self._check_metrics(cell)
+            if cell.tune is not None:
+                self._check_tuning(cell.tune)
+                rest = {key: value for key, value in flatten(cell.study).items() if key not in cell.tune.options}
+                same = tuned.setdefault(json.dumps([rest, cell.tune.model_dump(), cell.measure], sort_keys=True), cell)
+                if same is not cell:
+                    raise IsthmusError(
+                        f"tune.options: '{same.name}' and '{cell.name}' differ in nothing else: leave one out"
+                    )
             trials, method = cell.trials() or [{}], json.dumps([cell.study.get("method"), cell.trials()])
             for options in trials[:1] if method in seen else trials:  # the other trials fit a method or do not
                 cell.study_for(0, nested(options))
             seen.add(method)
+
+    def _check_metrics(self, cell: Cell) -> None:
+        measure = cell.read_measure()
+        if "import" not in cell.study:  # whose tasks may have metrics of their own
+            for figure in self.figures.values():
+                measure.check_metric(figure.metric)
+            if cell.tune is not None:
+                trial_measure(measure).check_metric(cell.tune.metric)
+
+    def _check_tuning(self, tune: Tuning) -> None:
+        if reported := [seed for seed in tune.seeds if seed < self.seeds]:
+            raise IsthmusError(
+                f"tune.seeds: {reported[0]} is a seed of the runs, which choose nothing: give {self.seeds} or more"
+            )
 
     def cells(self) -> Iterator[Cell]:
         """Yield all cells, in order."""

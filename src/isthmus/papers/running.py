@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import DIVERGED, IsthmusError, did_you_mean
+from isthmus.own_code import where_raised
 from isthmus.papers.claims import check_values
 from isthmus.papers.elsewhere import Elsewhere
 from isthmus.papers.measures import Measure
-from isthmus.papers.measures.training import Training
-from isthmus.papers.plan import Cell, Table, nested
+from isthmus.papers.plan import Cell, Table, nested, trial_measure
 from isthmus.papers.results import TableResults
 from isthmus.study.loop import previous_of
 from isthmus.study.processes import Pool, Processes, Send
@@ -131,13 +131,12 @@ class Runner:
         for cell in self.cells:
             if cell.tune is None or self._options(cell) is not None:
                 continue  # its options are chosen already
-            tuned, measure = self.results.tuned(cell), cell.read_measure()
-            training = measure if isinstance(measure, Training) else Training()
+            tuned, measure = self.results.tuned(cell), trial_measure(cell.read_measure())
             for trial in self.results.trials(cell):
                 text = json.dumps(trial)
                 for seed in cell.tune.seeds:
                     if str(seed) not in tuned.get(text, {}):
-                        yield self._job(cell, seed, text, trial, training, {"tuned": cell.tune.metric})
+                        yield self._job(cell, seed, text, trial, measure, {"tuned": cell.tune.metric})
 
     def _runs(self) -> Iterator[Job]:
         """Yield the runs to report, with the chosen options; a cell whose trials failed is left out."""
@@ -196,7 +195,8 @@ class Runner:
                 self.save(self.results)
                 _forget(job)
                 return f"{job.name}: diverged, {text}"
-            kind = "" if isinstance(error, IsthmusError) else f"{type(error).__name__}: "
+            at = where_raised(error)
+            kind = "" if isinstance(error, IsthmusError) else f"{f'{at}: ' if at else ''}{type(error).__name__}: "
             failed.append(f"{job.name}: {kind}{text}")
             return failed[-1]
         self.seconds.setdefault(job.cell.name, []).append(run["seconds"])

@@ -12,6 +12,8 @@ from isthmus.papers.plan import Table
 from isthmus.papers.results import TableResults
 
 CHECKOUT = Path("benchmarks/papers")
+INSTALLED_FROM = Path(__file__).parents[3] / CHECKOUT
+"""The tables of the checkout that an editable installation is of."""
 PACKAGED = Path(__file__).with_name("tables")
 """The tables of the checkout that the wheel was built from; a checkout itself has no such folder."""
 
@@ -59,9 +61,18 @@ class ShelfEntry:
         """Checkpoints of runs that were stopped."""
         return self.folder / self.paper / "results" / ".state" / self.table
 
+    @property
+    def path(self) -> Path:
+        return self.folder / self.paper / f"{self.table}.toml"
+
     @cached_property
     def plan(self) -> Table:
-        return Table.of_file(self.folder / self.paper / f"{self.table}.toml")
+        return Table.of_file(self.path)
+
+    @cached_property
+    def outline(self) -> Table:
+        """The plan as it is written, without checks of its studies, which take time."""
+        return self.__dict__.get("plan") or Table.of_file(self.path, check=False)
 
     @cached_property
     def results(self) -> TableResults:
@@ -70,7 +81,7 @@ class ShelfEntry:
 
 def entries(folder: Path | None) -> list[ShelfEntry]:
     """List all tables in a folder, paper by paper; without one, those of a checkout or else of the package."""
-    folder = folder or (PACKAGED if PACKAGED.is_dir() and not CHECKOUT.is_dir() else CHECKOUT)
+    folder = folder or next((each for each in (CHECKOUT, PACKAGED, INSTALLED_FROM) if each.is_dir()), CHECKOUT)
     found = [ShelfEntry(folder, path.parent.name, path.stem) for path in folder.glob("*/*.toml")]
     if not found:
         raise IsthmusError(

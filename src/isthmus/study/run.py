@@ -248,7 +248,7 @@ def run_methods(
         try:
             result = train(method, seed, checkpoint=_checkpoint(state, method, seed), on_round=on_round)
         except DIVERGED as error:
-            left_out.add(method.label, error)
+            left_out.add(method.label, seed, error)
             watcher.run_left_out(method, seed, str(error))
             continue
         _finish_run(state, method, result, watcher)
@@ -321,7 +321,7 @@ def _run_side_by_side(
             try:
                 cut, saved = done.result()
             except DIVERGED as error:
-                left_out.add(job.method, error)
+                left_out.add(job.method, job.seed, error)
                 watcher.run_left_out(methods[job.method], job.seed, str(error))
                 continue
             if job.seed not in cuts:
@@ -689,7 +689,7 @@ def run(
                 try:
                     runs.append(Run(each, held, learned, module, description=about, **where).go())
                 except DIVERGED as error:
-                    left_out.add(plain.label, error)
+                    left_out.add(plain.label, at, error)
     except BaseException:
         if out is not None:
             Path(out).rmdir()  # created above, still empty

@@ -214,10 +214,10 @@ class LeftOut:
         self._of = {each.method.label: each.of for each in settings if each.values}
         self.labels: set[str] = set()
 
-    def add(self, label: str, error: IsthmusError) -> None:
-        """Leave a setting out; raise the error if its method has no other."""
+    def add(self, label: str, seed: int, error: IsthmusError) -> None:
+        """Leave a setting out; raise the error of its run if its method has no other."""
         if label not in self._of:
-            raise error
+            raise type(error)(f"{label}, seed {seed}: {error}") from error
         self.labels.add(label)
         of = self._of[label]
         if all(each in self.labels for each, method in self._of.items() if method == of):

@@ -39,6 +39,9 @@ class Measure(Registered):
     runs_method: ClassVar[bool] = True
     """Whether its figures are of the study's method."""
 
+    def check_metric(self, metric: str) -> None:
+        """Raise an error if it is known before a run that no run has this metric."""
+
     @abstractmethod
     def run(self, study: Study, seed: int, checkpoint: Path | None) -> Measurement:
         """Measure one run.

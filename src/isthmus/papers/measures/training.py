@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pydantic import Field
 
+from isthmus.data.party import SPLITS
+from isthmus.errors import IsthmusError
 from isthmus.papers.measures import Measure, Measurement, prepare_run
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
+from isthmus.tasks.metrics import METRICS, metric_of, suggest_metric
+
+COSTS = ("sent", "seconds", "epsilon", "epsilon_advanced")
+"""Metrics of a run that no split of the data has."""
 
 
 class Training(Measure):
@@ -26,6 +33,13 @@ class Training(Measure):
     """Compute all parties at once; one after another needs less memory."""
     by_party: bool = False
     """Also give each party's own metrics, such as `test_accuracy of party-0`."""
+
+    def check_metric(self, metric: str) -> None:
+        name = re.split(" of | over ", metric)[0]
+        if name not in COSTS and metric_of(name).name not in METRICS:
+            split, _, rest = name.partition("_")
+            hint = suggest_metric(rest if split in SPLITS else name, [*METRICS, *COSTS])
+            raise IsthmusError(f"no run has the metric '{metric}': {hint}")
 
     def run(self, study: Study, seed: int, checkpoint: Path | None) -> Measurement:
         run = prepare_run(study, seed, checkpoint, side_by_side=self.side_by_side)
