@@ -102,6 +102,17 @@ def test_an_audit_replaces_an_older_one_of_the_same_method(tmp_path: Path) -> No
     assert found == [record(notes=["again"]), record(method="fedsage")]
 
 
+def test_an_audit_with_other_options_stands_beside_the_older_one(tmp_path: Path) -> None:
+    for colluders in (3, 1, 3, 1):
+        audit = {"name": "membership", "colluders": colluders}
+        path = result_files.write_audit(tmp_path, record(audit=audit, notes=[f"of {colluders}"]))
+    assert path.name == "membership-fedavg-2.json"
+    found = result_files.read_audits(tmp_path, "seeds = [0]\n")
+    assert [each.audit["colluders"] for each in found] == [1, 3]
+    (tmp_path / "audits" / "membership-fedavg.json").write_text("{}")
+    assert result_files.write_audit(tmp_path, record()).name == "membership-fedavg.json", "what cannot be read goes"
+
+
 def test_a_graph_is_written_and_read_back(tmp_path: Path) -> None:
     graph = {"x": torch.eye(3), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 2], [1, 0]])}
     folder = result_files.graph_folder(tmp_path, "fedgc", 4)

@@ -383,10 +383,15 @@ def _message(cls: type[BaseModel], key: str, errors: Sequence[ErrorDetails], whe
     error = errors[0]
     *groups, option = key.split(".")
     owner: Any = cls
+    inside: list[Any] = []
     for part in groups:
-        field = getattr(owner, "model_fields", {}).get(part)
-        kinds = _kinds(field.annotation) if field else []
-        owner = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
+        if not inside:
+            field = getattr(owner, "model_fields", {}).get(part)
+            inside = _kinds(field.annotation) if field else []
+        else:
+            inside = [kind for each in inside for kind in _kinds(get_args(each)[-1])]  # part is an index or a key
+        owner = next((kind for kind in inside if hasattr(kind, "model_fields")), None)
+        inside = [kind for kind in inside if get_origin(kind) in (list, dict)]
     if error["type"] == "extra_forbidden":
         own = [] if owner is None else option_paths([owner], "".join(f"{part}." for part in groups))
         return f"{where}: unknown option '{key}': {suggest_option(key, [*own, *option_paths([cls])])}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -261,10 +262,22 @@ class AuditRecord(BaseModel):
 
 
 def write_audit(folder: Path, record: AuditRecord) -> Path:
-    """Write `audits/AUDIT-METHOD.json`, over an older one."""
-    path = folder / "audits" / f"{record.audit['name']}-{record.method}.json"
+    """Write `audits/AUDIT-METHOD.json` over an older one; one with other options stays, and this one has a number."""
+    name = f"{record.audit['name']}-{record.method}"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    paths = (folder / "audits" / f"{each}.json" for each in names)
+    path = next(path for path in paths if not path.exists() or _is_replaced(path, record))
     store.write_json(path, record.model_dump(mode="json"))
     return path
+
+
+def _is_replaced(path: Path, record: AuditRecord) -> bool:
+    """Whether a file is of the same audit, of a study that was in the folder before, or cannot be read."""
+    try:
+        content = store.read_json(path)
+        return bool(content["study"] != record.study or content["audit"] == record.audit)
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
 
 
 def audits_in(folder: Path) -> list[str]:

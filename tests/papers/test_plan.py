@@ -147,13 +147,13 @@ def test_a_table_imports_files_beside_it_from_wherever_it_is_run(
     text = TABLE1.replace("[study]", '[study]\nimport = ["beside_the_table.py"]', 1)
     assert text != TABLE1
     folder = (
-        written(tmp_path, table1=text.replace('"fedprox"', '"fedbeside"').replace("method.mu", "method.every")) / "mine"
+        written(tmp_path, table1=text.replace('"fedprox"', '"pulled-beside"').replace("method.mu", "method.every")) / "mine"
     )
-    own = "from isthmus.methods.fedprox import FedProx\n\n\nclass FedBeside(FedProx):\n    name = 'fedbeside'\n"
+    own = "from isthmus.methods.fedprox import FedProx\n\n\nclass FedBeside(FedProx):\n    name = 'pulled-beside'\n"
     (folder / "beside_the_table.py").write_text(own)
     monkeypatch.chdir(tmp_path)
     cells = list(Table.of_file(folder / "table1.toml", check=False).cells())
-    assert cells[1].study_for(0).method_list()[0].name == "fedbeside"
+    assert cells[1].study_for(0).method_list()[0].name == "pulled-beside"
     assert str(tmp_path) not in str(cells[1].study), "the place of the file is not a part of the setting"
 
 
@@ -203,6 +203,14 @@ def test_results_are_stale_once_an_imported_file_is_another(tmp_path: Path) -> N
         ("[study]\n", "[study]\nseeds = 3\n", "no 'seeds': give `seeds` of the table"),
         ("[study]\n", "[study]\nmethods = [{ name = 'local' }]\n", "no 'methods': give one table, `method`"),
         ("[study]\n", "[study]\ngrid.local.lr = [0.1]\n", "no 'grid': give axes"),
+        (
+            'option = "data.nodes"',
+            'option = "local.lr"',
+            "unknown option 'local.lr' of a study: did you mean 'method.local",
+        ),
+        ("by = -100", "buy = -100", "unknown option 'claims.0.buy': did you mean 'claims.0.by'?"),
+        ("[figures.val]\n", "[figures.val]\ndigit = 3\n", "'figures.val.digit': did you mean 'figures.val.digits'?"),
+        ('title = "Who', 'like = "table9"\ntitle = "Who', "like: there is no table 'table9' beside it: did you mean"),
     ],
 )
 def test_what_no_table_can_be_is_said_before_anything_runs(tmp_path: Path, before: str, after: str, said: str) -> None:

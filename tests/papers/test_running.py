@@ -94,7 +94,7 @@ def test_what_no_message_tells_is_named_by_its_kind(
 
     monkeypatch.setattr(running, "run_job", broken)
     failed = Runner(table(tmp_path), TableResults(), NEVER, max_seeds=1).run(1)
-    assert failed[0] == "120, fedavg, seed 0: MemoryError: no room for 120, fedavg"
+    assert failed[0] == "120, fedavg, seed 0: test_running.py:93: MemoryError: no room for 120, fedavg"
     assert len(failed) == 4
 
 

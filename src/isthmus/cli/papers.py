@@ -115,7 +115,8 @@ def run_command(
         except KeyboardInterrupt:
             typer.echo(f"isthmus: stopped{'' if quick else '; continue with --resume'}", err=True)
             raise SystemExit(130) from None
-    typer.echo(json.dumps(_to_dict(table, results)) if as_json else markdown(table, results, which.table))
+    kept = "" if quick else which.table
+    typer.echo(json.dumps(_to_dict(table, results)) if as_json else markdown(table, results, kept))
     if failed:
         raise IsthmusError(f"{len(failed)} runs failed, the others are saved; the first: {failed[0]}")
 

@@ -171,7 +171,9 @@ def _audits(content: Content) -> str:
     for each in content["audits"]:
         text += page.heading(f"{each['method']}, seed {each['seed']}: {each['audit']['name']}", "h3")
         rows = [[title, *cells] for section in each["sections"] for title, cells in section]
-        text += _table((each["corner"], *each["columns"]), rows, "; ".join(each["notes"]) + ".")
+        options = {name: value for name, value in each["audit"].items() if not isinstance(value, dict)}
+        note = "; ".join([*each["notes"], f"the audit: {wording.describe(options)}"])
+        text += _table((each["corner"], *each["columns"]), rows, f"{note}.")
     return text
 
 

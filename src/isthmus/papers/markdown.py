@@ -27,7 +27,11 @@ NAMED = 6
 
 
 def markdown(table: Table, results: TableResults, name: str) -> str:
-    """Write the table with this name: the setting, all figures, and below them the choices and claims."""
+    """Write a table: the setting, all figures, and below them the choices and claims.
+
+    Arguments:
+        name: the table's, whose file of results has the trials; empty if they are not kept.
+    """
     parts = [" ".join(table.setting.split())]
     for title, columns in _tables(table):
         if lines := list(_lines(table, results, columns)):
@@ -36,7 +40,7 @@ def markdown(table: Table, results: TableResults, name: str) -> str:
     parts.append(missing_runs(table, results) if count_runs(table, results)[0] else "Not run yet.")
     if older := count_older(table, results):
         parts.append(f"Older code made {older:,} of these runs; it drew or added numbers in another order.")
-    file = f"[{name}.json](results/{name}.json)"
+    file = name and f"[{name}.json](results/{name}.json)"
     parts.append(trials_text(table, results, file))
     parts += [choice_text(each, table, results, file) for each in table.choices]
     if checked := verdicts(table, results):
@@ -75,7 +79,7 @@ def choice_text(choice: Choice, table: Table, results: TableResults, file: str) 
     told = ", ".join(f"{each} {mean:.1f}" for each, mean in means.items())
     return (
         f"{choice.says}: validation chooses **{best}** for all cells (mean of {len(shared):,} "
-        f"run{'s' * (len(shared) > 1)} each: {told}; all are in {file})."
+        f"run{'s' * (len(shared) > 1)} each: {told}{f'; all are in {file}' * bool(file)})."
     )
 
 
@@ -118,7 +122,7 @@ def trials_text(table: Table, results: TableResults, file: str) -> str:
     )
     return (
         f"Validation chose {names} for {len(tuned):,} cell{'s' * (len(tuned) > 1)}, in {at_end:,} at an end of what "
-        f"was tried. Trials of {kept:,} cell{'s' * (kept != 1)} are in {file}."
+        f"was tried." + f" Trials of {kept:,} cell{'s' * (kept != 1)} are in {file}." * bool(file)
     )
 
 

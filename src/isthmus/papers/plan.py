@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeInt, PrivateAttr, field_validator, model_
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR
-from isthmus.options import Options
+from isthmus.options import Options, option_paths, suggest_option
 from isthmus.papers.claims import FIGURES, Claim, check_values
 from isthmus.papers.measures import Measure
 from isthmus.papers.measures.training import Training
@@ -232,6 +232,12 @@ class Table(Options):
         by_name = {axis.name: axis.changes() for axis in self.axes}
         if len(by_name) < len(self.axes):
             raise IsthmusError("axes: two have the same name: give each a name of its own")
+        named = [axis.option for axis in self.axes if axis.option]
+        named += [name for each in (self.tune, *(where.tune for where in self.where)) if each for name in each.options]
+        for name in named:
+            if name.partition(".")[0] not in {*Study.option_names(), "method"}:
+                in_method = option_paths(Method.known().values(), "method.")
+                raise IsthmusError(f"unknown option '{name}' of a study: {suggest_option(name, in_method)}")
         for at in [*(w.at for w in self.where), *(c.at for c in self.claims)]:
             check_values(at, by_name)
         for claim in self.claims:
@@ -325,7 +331,11 @@ def _inherited(path: Path) -> dict[str, Any]:
     values = read_toml(path)
     if not isinstance(like := values.get("like"), str) or like == path.stem:
         return values
-    base = _inherited(path.with_name(f"{like}.toml"))
+    other = path.with_name(f"{like}.toml")
+    if not other.exists():
+        there = sorted(each.stem for each in path.parent.glob("*.toml") if each != path)
+        raise IsthmusError(f"{path}: like: there is no table '{like}' beside it: {did_you_mean(like, there)}")
+    base = _inherited(other)
     return merge({key: base[key] for key in base if key not in OWN}, {"setting": f"As {like}.", **values})
 
 

@@ -510,6 +510,8 @@ def parse_grid(assignments: Sequence[str]) -> dict[str, Any]:
     _refuse_repeated("--grid", assignments, "put all its values into one, such as --grid local.lr=0.01,0.1")
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
+        if not equals:
+            raise IsthmusError(f"--grid {path}: write it with its values, such as --grid {path}=1,2")
         values = _toml_value(f"[{text}]")
         listed.append(
             (path, equals, values if isinstance(values, list) else [_toml_value(each) for each in text.split(",")])
