@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -162,12 +163,21 @@ def format_option(path: str, value: Any) -> str:
     if _flags_in_messages:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if path not in FLAGS:
-            return f"--set {path}={text}"
-        return FLAGS[path] if value is True else f"{FLAGS[path]} {text}"
+            return f"--set {in_shell(f'{path}={text}')}"
+        return FLAGS[path] if value is True else f"{FLAGS[path]} {in_shell(text)}"
     first, *keys = [ARGUMENTS[path]] if path in ARGUMENTS else path.split(".")
     for key in reversed(keys):
         value = {key: value}
     return f"{first}={value!r}"
+
+
+def in_shell(text: str) -> str:
+    """A word as a shell reads it.
+
+    >>> in_shell("fedavg"), in_shell("fedavg local.lr=0.1")
+    ('fedavg', "'fedavg local.lr=0.1'")
+    """
+    return shlex.quote(text) if " " in text else text
 
 
 def format_options(values: Mapping[str, Any]) -> str:

@@ -183,7 +183,10 @@ def test_folders_are_advised_at_the_command_line(isthmus: Isthmus, tmp_path: Pat
     assert done.out.count("  time: ") == 0, "none that is advised takes long"
     one = sorted((tmp_path / "p").iterdir())[0]
     assert "1 party with" in isthmus("advise", one).out
-    assert "nodes in common unknown" in isthmus("advise", one).out
+    alone = isthmus("advise", one).out
+    assert "nodes in common unknown" in alone
+    assert "only if no other party holds the same nodes, which is unknown here" in alone
+    assert "only if no other party" not in isthmus("advise", "p").out
     told = json.loads(isthmus("advise", "p", one, "--json").out)  # who is named twice counts once
     assert told["situation"]["parties"] == len(list((tmp_path / "p").iterdir()))
     assert told["situation"]["level"] == "node"

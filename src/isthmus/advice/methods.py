@@ -291,7 +291,9 @@ def advised(situation: Situation) -> Iterator[Advice]:
         fit = [kind for kind in fit if kind.typed or not situation.typed]
         fit = [kind for kind in fit if not (kind.both_ways and situation.directed)]
         if fit and (why := row.why(situation)):
-            why = "; ".join(filter(None, (why, row.caveat)))
+            apart = situation.shared is None and all(kind.disjoint for kind in fit)
+            condition = "only if no other party holds the same nodes, which is unknown here" if apart else ""
+            why = "; ".join(filter(None, (why, condition, row.caveat)))
             yield Advice(tuple(kind.name for kind in fit), why, leaving(fit), costs(fit))
 
 

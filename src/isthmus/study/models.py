@@ -23,7 +23,16 @@ from isthmus.data.description import few_names
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.rows import zero_columns
 from isthmus.data.schema import Inputs, Schema
-from isthmus.errors import IsthmusError, did_you_mean, format_option, how_to_import, path_of, similar_path, writes_flags
+from isthmus.errors import (
+    IsthmusError,
+    did_you_mean,
+    format_option,
+    how_to_import,
+    in_shell,
+    path_of,
+    similar_path,
+    writes_flags,
+)
 from isthmus.federation import wire
 from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
@@ -702,7 +711,7 @@ def choose_run(known: Collection[tuple[str, int]], method: str | None, seed: int
     differing = [(key, values) for key, values in open_values if len(values) > 1]
     if len(differing) == 1:
         ((key, (first, *others)),) = differing
-        *middle, last = map(str if writes_flags() else repr, others)
+        *middle, last = [in_shell(str(each)) if writes_flags() else repr(each) for each in others]
         raise IsthmusError(f"{where} {which}: choose {', '.join([format_option(key, first), *middle])} or {last}")
     label, at = among[0]
     choice = " ".join([format_option("method", label), format_option("seed", at)])
