@@ -61,7 +61,7 @@ class Setting:
     parties: int = 4
     rounds: int = 20
     partition: dict[str, Any] = field(default_factory=dict)
-    local: dict[str, Any] = field(default_factory=lambda: {"epochs": 2, "lr": 0.01})
+    local: dict[str, Any] = field(default_factory=lambda: {"epochs": 2})
     privacy: dict[str, Any] = field(default_factory=dict)
     method: str = "fedavg"
 

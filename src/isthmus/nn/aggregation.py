@@ -92,7 +92,6 @@ class Gap(Encoder):
     """
 
     name: ClassVar[str] = "gap"
-    lr: ClassVar[float] = 0.1
 
     hops: int = Field(2, ge=1, le=100)
     """Hops of edges that are summed (K). Each of them is a release."""
