@@ -78,7 +78,7 @@ def test_controls_differ_from_fgcl_in_what_they_are_for():
 def test_every_way_spends_the_epsilon_of_its_line():
     for name, plan in cells_of("budgets").items():
         (method,) = plan.method_list()
-        *_, epsilon, way = name.split(", ")
+        _, _, epsilon, way = name.split(", ", 3)
         free = way in ("no noise", "deep sets", "counts")
         assert method.most_spent() == (None if free else float(epsilon))
 

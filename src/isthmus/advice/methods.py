@@ -253,7 +253,7 @@ ROWS = (
         lambda s: "if a model must not reveal which edges a graph has" if s.level == "graph" and s.labelled else "",
         wish=True,
         caveat="first try a model that reads no edges, --encoder deepsets --set model.counts=true: on two of four sets "
-        "of molecules it is ahead",
+        "of molecules it is as good, and spends nothing",
     ),
     Row(
         "unlabelled",
