@@ -147,7 +147,8 @@ def test_a_table_imports_files_beside_it_from_wherever_it_is_run(
     text = TABLE1.replace("[study]", '[study]\nimport = ["beside_the_table.py"]', 1)
     assert text != TABLE1
     folder = (
-        written(tmp_path, table1=text.replace('"fedprox"', '"pulled-beside"').replace("method.mu", "method.every")) / "mine"
+        written(tmp_path, table1=text.replace('"fedprox"', '"pulled-beside"').replace("method.mu", "method.every"))
+        / "mine"
     )
     own = "from isthmus.methods.fedprox import FedProx\n\n\nclass FedBeside(FedProx):\n    name = 'pulled-beside'\n"
     (folder / "beside_the_table.py").write_text(own)
