@@ -150,7 +150,7 @@ def test_a_table_imports_files_beside_it_from_wherever_it_is_run(
         written(tmp_path, table1=text.replace('"fedprox"', '"pulled-beside"').replace("method.mu", "method.every"))
         / "mine"
     )
-    own = "from isthmus.methods.fedprox import FedProx\n\n\nclass FedBeside(FedProx):\n    name = 'pulled-beside'\n"
+    own = "from isthmus.methods.fedavg import FedAvg\n\n\nclass FedBeside(FedAvg):\n    name = 'pulled-beside'\n"
     (folder / "beside_the_table.py").write_text(own)
     monkeypatch.chdir(tmp_path)
     cells = list(Table.of_file(folder / "table1.toml", check=False).cells())
