@@ -144,7 +144,7 @@ def test_cells_keep_a_plain_rate_unless_the_table_takes_the_encoders(tmp_path: P
 def test_a_table_imports_files_beside_it_from_wherever_it_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = TABLE1.replace("[study]", '[study]\nimport = ["beside_the_table.py"]', 1)
+    text = TABLE1.replace("[study]", '[study]\nimport = ["beside_the_table.py"]', 1).replace("mu = 0.1", "every = 2")
     assert text != TABLE1
     folder = (
         written(tmp_path, table1=text.replace('"fedprox"', '"pulled-beside"').replace("method.mu", "method.every"))
