@@ -109,6 +109,8 @@ def test_an_audit_with_other_options_stands_beside_the_older_one(tmp_path: Path)
     assert path.name == "membership-fedavg-2.json"
     found = result_files.read_audits(tmp_path, "seeds = [0]\n")
     assert [each.audit["colluders"] for each in found] == [1, 3]
+    other = record(method="fedavg-2", audit={"name": "membership", "colluders": 1})
+    assert result_files.write_audit(tmp_path, other).name == "membership-fedavg-2-2.json", "of another method"
     (tmp_path / "audits" / "membership-fedavg.json").write_text("{}")
     assert result_files.write_audit(tmp_path, record()).name == "membership-fedavg.json", "what cannot be read goes"
 

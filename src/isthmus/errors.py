@@ -172,12 +172,12 @@ def format_option(path: str, value: Any) -> str:
 
 
 def in_shell(text: str) -> str:
-    """A word as a shell reads it.
+    """Quote a text so that a shell reads it as one word.
 
     >>> in_shell("fedavg"), in_shell("fedavg local.lr=0.1")
     ('fedavg', "'fedavg local.lr=0.1'")
     """
-    return shlex.quote(text) if " " in text else text
+    return shlex.quote(text)
 
 
 def format_options(values: Mapping[str, Any]) -> str:

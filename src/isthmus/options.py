@@ -162,7 +162,8 @@ class Registered(Options):
             base = next(each for each in cls.__mro__ if Registered in each.__bases__)
             if cls.built_in_module:
                 _import_all(cls.built_in_module)
-            if any(each.__dict__.get("name") == name and not is_own(each) for each in _subclasses(base)):
+            names = (each.__dict__.get("name") or "" for each in _subclasses(base) if not is_own(each))
+            if any(each.lower() == name.lower() for each in names):
                 cls.name = ""  # as above
                 raise IsthmusError(f"{cls.kind} '{name}' is built in: give {reference_of(cls)} another name")
 

@@ -262,7 +262,7 @@ class AuditRecord(BaseModel):
 
 
 def write_audit(folder: Path, record: AuditRecord) -> Path:
-    """Write `audits/AUDIT-METHOD.json` over an older one; one with other options stays, and this one has a number."""
+    """Write `audits/AUDIT-METHOD.json` over one with the same options; beside one with others, with a number."""
     name = f"{record.audit['name']}-{record.method}"
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     paths = (folder / "audits" / f"{each}.json" for each in names)
@@ -275,7 +275,8 @@ def _is_replaced(path: Path, record: AuditRecord) -> bool:
     """Whether a file is of the same audit, of a study that was in the folder before, or cannot be read."""
     try:
         content = store.read_json(path)
-        return bool(content["study"] != record.study or content["audit"] == record.audit)
+        same = (content["method"], content["audit"]) == (record.method, record.audit)
+        return bool(content["study"] != record.study or same)
     except (OSError, ValueError, KeyError, TypeError):
         return True
 

@@ -115,8 +115,8 @@ def test_nothing_is_trained_where_there_is_no_row_to_compare(folder: Path, isthm
     file = own(folder, "Alone", "alone")
     (folder / "mine" / "results" / "nodes.json").unlink()
     done = isthmus("bench", file, *DATA, "--folder", str(folder))
-    line = "isthmus: mine/nodes: three: no method was run there: run some first, isthmus papers run mine/nodes\n"
-    assert (done.code, done.err) == (2, line)
+    line = "isthmus: mine/nodes: three: no method was run there: run some first, isthmus papers run mine/nodes"
+    assert (done.code, done.err) == (2, f"{line} --folder {folder}\n")
 
 
 def test_a_wrong_call_is_one_line(folder: Path, isthmus: Isthmus) -> None:

@@ -161,10 +161,13 @@ def test_a_table_that_cannot_be_read_is_in_the_way_of_no_other(
     at_once: None, folder: Path, isthmus: Isthmus, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "mine" / "broken.toml").write_text("title = 3\n")
+    (folder / "mine" / "results").mkdir()
+    (folder / "mine" / "results" / "table2.json").write_text("{")
     listed = isthmus("papers", "--folder", folder)
     assert listed.code == 2
     assert "mine/table1" in listed.out
-    assert all("mine/broken.toml" in line for line in listed.err.splitlines())
+    assert all("broken.toml" in line or "table2.json" in line for line in listed.err.splitlines())
     done = isthmus("papers", "run", "mine/table1", "--folder", folder, "--seeds", "1", "--only", "size=120")
     assert done.code == 0, done.err
-    assert "mine/broken is left out, as it cannot be read: " in caplog.text
+    for name in ("broken", "table2"):
+        assert f"mine/{name} is left out, as it cannot be read: " in caplog.text

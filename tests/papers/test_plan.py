@@ -195,9 +195,10 @@ def test_results_are_stale_once_an_imported_file_is_another(tmp_path: Path) -> N
         (
             'metric = "test_accuracy"',
             'metric = "test_acc"',
-            "no run has the metric 'test_acc': did you mean 'accuracy'",
+            "no run has the metric 'test_acc': did you mean 'test_accuracy'",
         ),
         ('metric = "test_accuracy"', 'metric = "secnds"', "no run has the metric 'secnds': did you mean 'seconds'"),
+        ('metric = "test_accuracy"', 'metric = "tset_accuracy"', "'tset_accuracy': did you mean 'test_accuracy'"),
         ('name = "method"', 'name = "size"', "axes: two have the same name"),
         ("values = [120, 160]", "values = [120, 120]", "'120' is there twice"),
         ("values = [120, 160]", "values = []", "there is no value"),
@@ -225,8 +226,9 @@ def test_what_no_table_can_be_is_said_before_anything_runs(tmp_path: Path, befor
     [
         ('metric = "test_accuracy"', "'test_accuracy' is of test data"),
         ('metric = "test_accuracy over parties"', "is of test data"),
-        ("seeds = [1000, 1]", "tune.seeds: 1 is a seed of the runs, which choose nothing: give 2 or more"),
-        ('options = { "method.mu" = [0.1, 0.5] }', "'120, 0.1' and '120, 0.5' differ in nothing else"),
+        ("seeds = [1000, 1]", "tune.seeds: 1 is also a seed of the runs, which choose nothing: give 2 or more"),
+        ('options = { "method.mu" = [0.1, 0.5] }', "'120, 0.1' and '120, 0.5' differ at most in what is tuned"),
+        ('options = { "methods.local.lr" = [0.1, 0.5] }', "no 'methods': give one table, `method`"),
     ],
 )
 def test_trials_choose_by_validation_what_no_axis_varies(tmp_path: Path, tune: str, said: str) -> None:

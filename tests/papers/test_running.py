@@ -94,7 +94,8 @@ def test_what_no_message_tells_is_named_by_its_kind(
 
     monkeypatch.setattr(running, "run_job", broken)
     failed = Runner(table(tmp_path), TableResults(), NEVER, max_seeds=1).run(1)
-    assert failed[0] == "120, fedavg, seed 0: test_running.py:93: MemoryError: no room for 120, fedavg"
+    at = broken.__code__.co_firstlineno + 1
+    assert failed[0] == f"120, fedavg, seed 0: test_running.py:{at}: MemoryError: no room for 120, fedavg"
     assert len(failed) == 4
 
 
@@ -102,7 +103,7 @@ def test_a_metric_that_there_is_not_is_named(at_once: None, tmp_path: Path) -> N
     text = TABLE1.replace('"test_accuracy"', '"test_rmse"').replace('"val_accuracy"', '"val_mae"')
     (first, *_) = Runner(table(tmp_path, table1=text), TableResults(), NEVER, max_seeds=1).run(1)
     assert "no metric 'test_rmse': " in first
-    assert "test_" in first
+    assert "did you mean" in first or "known: " in first
 
 
 def test_options_are_chosen_by_validation_on_other_seeds(at_once: None, tmp_path: Path) -> None:

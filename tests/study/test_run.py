@@ -996,6 +996,7 @@ def test_the_rate_of_an_encoder_is_for_nodes_and_adam(
 def test_a_method_takes_less_than_its_encoders_rate_where_that_is_too_large(
     method: str, gcn: float, sgc: float, unnamed: float
 ) -> None:
+    assert Method.named(method).rate_for(0.001) == 0.001, "never more"
     for model, rate in (("gcn", gcn), ("sgc", sgc), (lambda features, outputs: GCNConv(features, outputs), unnamed)):
         results = run(method, make_node_parties(), model=model, rounds=1)
         assert results.study["methods"][0]["local"]["lr"] == rate

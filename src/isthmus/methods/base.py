@@ -302,7 +302,7 @@ class Method(Registered):
 
     @classmethod
     def rate_for(cls, lr: float) -> float:
-        """The learning rate, where a study sets none, for a model that `lr` suits in federated averaging."""
+        """The local learning rate where a study sets none; `lr` is what the encoder names for federated averaging."""
         return lr
 
     def with_rate(self, lr: float) -> Self:

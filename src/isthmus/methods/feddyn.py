@@ -46,7 +46,7 @@ class FedDyn(Averaging):
 
     @classmethod
     def rate_for(cls, lr: float) -> float:
-        return max(lr / 20, PLAIN_LR)
+        return min(lr, max(lr / 20, PLAIN_LR))
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights = model.weights()

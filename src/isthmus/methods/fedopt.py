@@ -30,7 +30,7 @@ class FedOpt(FedAvg):
 
     @classmethod
     def rate_for(cls, lr: float) -> float:
-        return max(lr / 10, PLAIN_LR)
+        return min(lr, max(lr / 10, PLAIN_LR))
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights, trained = model.weights(), model.trained()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,19 +100,21 @@ def find_board(entries: Sequence[ShelfEntry], protocol: str, study: Mapping[str,
                 kind.named(name)
     errors.check()
     wanted = _setting(Study.of({**study, "protocol": protocol, "methods": [{"name": Method.default_name()}]}))
-    found = []
+    boards: list[tuple[Board, list[Any]]] = []
+    unread = Errors()
     for entry in entries:
-        with suppress(IsthmusError):  # of a table that cannot be read, and is no leaderboard
+        with unread.collected():
             plan = entry.outline
             if plan.study.get("protocol") == protocol.lower() and plan.axes[-1].name == METHOD:
-                found += [Board(entry, place) for place in _places(plan)]
-    settings = [_setting(board.first.study_for(0)) for board in found]
-    if wanted in settings:
-        return found[settings.index(wanted)]
-    same_data = [board for board, setting in zip(found, settings, strict=True) if setting[0][:1] == wanted[0][:1]]
-    found = same_data or found
+                own = [Board(entry, place) for place in _places(plan)]
+                boards += [(board, _setting(board.first.study_for(0))) for board in own]
+    for board, setting in boards:
+        if setting == wanted:
+            return board
+    found = [board for board, setting in boards if setting[0][:1] == wanted[0][:1]] or [board for board, _ in boards]
     if not found:
-        raise IsthmusError(f"no table compares methods in protocol '{protocol}': choose another --protocol")
+        why = f"; a table that may do so cannot be read: {unread.found[0]}" if unread.found else ""
+        raise IsthmusError(f"no table compares methods in protocol '{protocol}': choose another --protocol{why}")
     places = "; ".join(board.name for board in found[:NAMED])
     more = f"; and {len(found) - NAMED} others" if len(found) > NAMED else ""
     raise IsthmusError(

@@ -62,25 +62,27 @@ class Elsewhere:
     @cached_property
     def _runs(self) -> dict[str, list[Found]]:
         found: dict[str, list[Found]] = defaultdict(list)
-        for cell, each in self._all():
-            run = each.run
-            found[_what(cell, run["seed"], run.get("chosen", {}), run.get("device"))].append(each)
-        return dict(found)
-
-    def _all(self) -> Iterator[tuple[Cell, Found]]:
         for each in self.tables:
             try:
-                table = each.outline
+                own = list(_runs_of(each))
             except IsthmusError as error:
                 log.warning("%s is left out, as it cannot be read: %s", each.name, error)
                 continue
-            of = {name: figure.metric for name, figure in table.figures.items()}
-            for cell in table.cells():
-                for run in each.results.runs(cell):
-                    if not each.results.is_older(run):
-                        metrics = {of[name]: value for name, value in run["figures"].items()}
-                        made_by = each.results.versions[run.get("with", 0)]
-                        yield cell, Found(each.table, run, metrics, set(of.values()), made_by)
+            for what, run in own:
+                found[what].append(run)
+        return dict(found)
+
+
+def _runs_of(entry: ShelfEntry) -> Iterator[tuple[str, Found]]:
+    """The runs of a table by present code, each with what it is of."""
+    table, results = entry.outline, entry.results
+    of = {name: figure.metric for name, figure in table.figures.items()}
+    for cell in table.cells():
+        for run in results.runs(cell):
+            if not results.is_older(run):
+                metrics = {of[name]: value for name, value in run["figures"].items()}
+                found = Found(entry.table, run, metrics, set(of.values()), results.versions[run.get("with", 0)])
+                yield _what(cell, run["seed"], run.get("chosen", {}), run.get("device")), found
 
 
 def _what(cell: Cell, seed: int, options: Mapping[str, Any], device: str | None) -> str:

@@ -251,7 +251,8 @@ class Table(Options):
         seen: set[str] = set()
         tuned: dict[str, Cell] = {}
         changes = [change for of in by_name.values() for change in of.values()]
-        given = {key for each in (self.study, *(where.study for where in self.where), *changes) for key in each}
+        studies = (self.study, self.quick, *(where.study for where in self.where), *changes)
+        given = {key for each in studies for key in each} | {name.partition(".")[0] for name in named}
         for key, instead in (("methods", "one table, `method`"), ("seeds", "`seeds` of the table"), ("grid", "axes")):
             if key in given:
                 raise IsthmusError(f"study: a cell has one method and one seed, and no '{key}': give {instead}")
@@ -263,7 +264,7 @@ class Table(Options):
                 same = tuned.setdefault(json.dumps([rest, cell.tune.model_dump(), cell.measure], sort_keys=True), cell)
                 if same is not cell:
                     raise IsthmusError(
-                        f"tune.options: '{same.name}' and '{cell.name}' differ in nothing else: leave one out"
+                        f"tune.options: '{same.name}' and '{cell.name}' differ at most in what is tuned: leave one out"
                     )
             trials, method = cell.trials() or [{}], json.dumps([cell.study.get("method"), cell.trials()])
             for options in trials[:1] if method in seen else trials:  # the other trials fit a method or do not
@@ -281,7 +282,7 @@ class Table(Options):
     def _check_tuning(self, tune: Tuning) -> None:
         if reported := [seed for seed in tune.seeds if seed < self.seeds]:
             raise IsthmusError(
-                f"tune.seeds: {reported[0]} is a seed of the runs, which choose nothing: give {self.seeds} or more"
+                f"tune.seeds: {reported[0]} is also a seed of the runs, which choose nothing: give {self.seeds} or more"
             )
 
     def cells(self) -> Iterator[Cell]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from isthmus.data.party import SPLITS
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.papers.measures import Measure, Measurement, prepare_run
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
@@ -36,10 +36,14 @@ class Training(Measure):
 
     def check_metric(self, metric: str) -> None:
         name = re.split(" of | over ", metric)[0]
-        if name not in COSTS and metric_of(name).name not in METRICS:
-            split, _, rest = name.partition("_")
-            hint = suggest_metric(rest if split in SPLITS else name, [*METRICS, *COSTS])
-            raise IsthmusError(f"no run has the metric '{metric}': {hint}")
+        of_split = re.fullmatch(rf"((?:pooled_)?(?:{'|'.join(SPLITS)}))_(.+)", name)
+        if name in COSTS or (of_split and metric_of(of_split[2]).name in METRICS):
+            return
+        if of_split:
+            hint = suggest_metric(of_split[2], list(METRICS)).replace("'", f"'{of_split[1]}_", 1)
+        else:
+            hint = did_you_mean(name, [*COSTS, *(f"{split}_{each}" for split in SPLITS for each in METRICS)])
+        raise IsthmusError(f"no run has the metric '{metric}': {hint}")
 
     def run(self, study: Study, seed: int, checkpoint: Path | None) -> Measurement:
         run = prepare_run(study, seed, checkpoint, side_by_side=self.side_by_side)
