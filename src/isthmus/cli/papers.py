@@ -26,7 +26,7 @@ app = typer.Typer(help="Tables and figures of papers, ours beside theirs.", rich
 Folder = Annotated[
     Path | None,
     typer.Option(
-        "--folder", help="Where <paper>/<table>.toml are; by default benchmarks/papers, or else what the package has."
+        "--folder", help="Where <paper>/<table>.toml are; by default benchmarks/papers, or what the package has."
     ),
 ]
 Some = Annotated[str | None, typer.Argument(help="A paper, or one of its tables: PAPER, PAPER/TABLE; all without.")]
