@@ -338,15 +338,27 @@ def _messages(cls: type[BaseModel], error: ValidationError, where: str) -> Itera
 def _path(cls: type[BaseModel], location: Sequence[int | str]) -> tuple[str, ...]:
     """The keys to a wrong value, without what pydantic calls the kinds of value that an option may have."""
     path: list[str] = []
-    owner: Any = cls
+    kinds: list[Any] = [cls]
     of_several = False
     for part in location:
-        if not of_several:
-            path.append(str(part))
-        field = None if of_several else getattr(owner, "model_fields", {}).get(part)
-        kinds = _kinds(field.annotation) if field else []
-        owner, of_several = next((kind for kind in kinds if hasattr(kind, "model_fields")), None), len(kinds) > 1
+        if of_several:
+            of_several = False  # part is pydantic's name of one of them
+            continue
+        path.append(str(part))
+        kinds = _inside(kinds, part)
+        of_several = len(kinds) > 1
     return tuple(path)
+
+
+def _inside(kinds: Iterable[Any], part: int | str) -> list[Any]:
+    """The kinds of value of an option of a class, of an entry of a list or of a value of a table."""
+    found = []
+    for kind in kinds:
+        if get_origin(kind) in (list, dict):
+            found += _kinds(get_args(kind)[-1])
+        elif field := getattr(kind, "model_fields", {}).get(part):
+            found += _kinds(field.annotation)
+    return found
 
 
 def _kinds(annotation: Any) -> list[Any]:
@@ -383,16 +395,10 @@ def _spelled(value: Any) -> Any:
 def _message(cls: type[BaseModel], key: str, errors: Sequence[ErrorDetails], where: str) -> str:
     error = errors[0]
     *groups, option = key.split(".")
-    owner: Any = cls
-    inside: list[Any] = []
+    kinds: list[Any] = [cls]
     for part in groups:
-        if not inside:
-            field = getattr(owner, "model_fields", {}).get(part)
-            inside = _kinds(field.annotation) if field else []
-        else:
-            inside = [kind for each in inside for kind in _kinds(get_args(each)[-1])]  # part is an index or a key
-        owner = next((kind for kind in inside if hasattr(kind, "model_fields")), None)
-        inside = [kind for kind in inside if get_origin(kind) in (list, dict)]
+        kinds = _inside(kinds, part)
+    owner: Any = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
     if error["type"] == "extra_forbidden":
         own = [] if owner is None else option_paths([owner], "".join(f"{part}." for part in groups))
         return f"{where}: unknown option '{key}': {suggest_option(key, [*own, *option_paths([cls])])}"

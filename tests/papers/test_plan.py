@@ -210,6 +210,11 @@ def test_results_are_stale_once_an_imported_file_is_another(tmp_path: Path) -> N
             'option = "local.lr"',
             "unknown option 'local.lr' of a study: did you mean 'method.local",
         ),
+        (
+            "study.method.mu = 0.5",
+            "tune = { optons = {} }",
+            "'where.0.tune.optons': did you mean 'where.0.tune.options'",
+        ),
         ("by = -100", "buy = -100", "unknown option 'claims.0.buy': did you mean 'claims.0.by'?"),
         ("[figures.val]\n", "[figures.val]\ndigit = 3\n", "'figures.val.digit': did you mean 'figures.val.digits'?"),
         ('title = "Who', 'like = "table9"\ntitle = "Who', "like: there is no table 'table9' beside it: did you mean"),
