@@ -158,26 +158,19 @@ def format_option(path: str, value: Any) -> str:
     ("task={'class_weights': 'balanced'}", "model='sage'")
     >>> with flags_in_messages():
     ...     format_option("task.class_weights", "balanced"), format_option("resume", True)
+    ...     format_option("method", "fedavg local.lr=0.1")
     ('--set task.class_weights=balanced', '--resume')
+    "--method 'fedavg local.lr=0.1'"
     """
     if _flags_in_messages:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if path not in FLAGS:
-            return f"--set {in_shell(f'{path}={text}')}"
-        return FLAGS[path] if value is True else f"{FLAGS[path]} {in_shell(text)}"
+            return f"--set {shlex.quote(f'{path}={text}')}"
+        return FLAGS[path] if value is True else f"{FLAGS[path]} {shlex.quote(text)}"
     first, *keys = [ARGUMENTS[path]] if path in ARGUMENTS else path.split(".")
     for key in reversed(keys):
         value = {key: value}
     return f"{first}={value!r}"
-
-
-def in_shell(text: str) -> str:
-    """Quote a text so that a shell reads it as one word.
-
-    >>> in_shell("fedavg"), in_shell("fedavg local.lr=0.1")
-    ('fedavg', "'fedavg local.lr=0.1'")
-    """
-    return shlex.quote(text)
 
 
 def format_options(values: Mapping[str, Any]) -> str:

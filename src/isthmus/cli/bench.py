@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from isthmus.cli.common import Json, Parties, PartitionName, Protocol
 from isthmus.cli.console import console
 from isthmus.cli.listing import DATA_SETS, complete
-from isthmus.errors import Errors, IsthmusError, in_shell
+from isthmus.errors import Errors, IsthmusError
 
 if TYPE_CHECKING:
     from isthmus.papers.leaderboard import Row
@@ -75,7 +76,7 @@ def bench_command(
     if not any(row.values for row in board.rows()):
         raise IsthmusError(
             f"{board.name}: no method was run there: run some first, isthmus papers run {board.entry.name}"
-            + (f" --folder {in_shell(str(folder))}" if folder else "")
+            + (f" --folder {shlex.quote(str(folder))}" if folder else "")
         )
     label = f"{name} ({file.name})"
     options = merge({"name": name}, parse_assignments(set_ or []))

@@ -171,8 +171,7 @@ def _audits(content: Content) -> str:
     for each in content["audits"]:
         text += page.heading(f"{each['method']}, seed {each['seed']}: {each['audit']['name']}", "h3")
         rows = [[title, *cells] for section in each["sections"] for title, cells in section]
-        options = {name: value for name, value in each["audit"].items() if not isinstance(value, dict)}
-        note = "; ".join([*each["notes"], f"the audit: {wording.describe(options)}"])
+        note = "; ".join([*each["notes"], wording.describe_audit(each["audit"])])
         text += _table((each["corner"], *each["columns"]), rows, f"{note}.")
     return text
 

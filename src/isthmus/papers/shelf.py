@@ -72,7 +72,7 @@ class ShelfEntry:
     @cached_property
     def outline(self) -> Table:
         """The plan as it is written, without checks of its studies, which take time."""
-        return self.__dict__.get("plan") or Table.of_file(self.path, check=False)
+        return Table.of_file(self.path, check=False)
 
     @cached_property
     def results(self) -> TableResults:

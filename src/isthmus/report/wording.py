@@ -254,6 +254,15 @@ def describe(part: Any, brief: bool = False) -> str:
     return name if brief or not texts else f"{name} ({', '.join(texts)})"
 
 
+def describe_audit(audit: Mapping[str, Any]) -> str:
+    """What an audit was, below its findings: its name and its options, without tables of options.
+
+    >>> describe_audit({"name": "membership", "colluders": 1, "model": {"hidden": 8}})
+    'the audit: membership (colluders 1)'
+    """
+    return f"the audit: {describe({name: value for name, value in audit.items() if not isinstance(value, dict)})}"
+
+
 def describe_cut(cuts: Sequence[CutDescription]) -> str:
     """What the parties hold and how much they differ: counts of the first cut, means over the cuts of all seeds."""
     cut = cuts[0]

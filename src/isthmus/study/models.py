@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,7 +29,6 @@ from isthmus.errors import (
     did_you_mean,
     format_option,
     how_to_import,
-    in_shell,
     path_of,
     similar_path,
     writes_flags,
@@ -711,7 +711,7 @@ def choose_run(known: Collection[tuple[str, int]], method: str | None, seed: int
     differing = [(key, values) for key, values in open_values if len(values) > 1]
     if len(differing) == 1:
         ((key, (first, *others)),) = differing
-        *middle, last = [in_shell(str(each)) if writes_flags() else repr(each) for each in others]
+        *middle, last = [shlex.quote(str(each)) if writes_flags() else repr(each) for each in others]
         raise IsthmusError(f"{where} {which}: choose {', '.join([format_option(key, first), *middle])} or {last}")
     label, at = among[0]
     choice = " ".join([format_option("method", label), format_option("seed", at)])

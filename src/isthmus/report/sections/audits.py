@@ -31,7 +31,6 @@ def _table(record: AuditRecord) -> str:
         for title, cells in section:
             rows += page.row(page.row_head(title), map(escape, cells))
         bodies.append(f"<tbody>{rows}</tbody>")
-    plain = {name: value for name, value in record.audit.items() if not isinstance(value, dict)}
     origin = f"the cut and the first model are those of seed {record.seed}"
-    note = "; ".join([*record.notes, origin, f"the audit: {wording.describe(plain)}"]) + "."
+    note = "; ".join([*record.notes, origin, wording.describe_audit(record.audit)]) + "."
     return page.table(head, "".join(bodies), note)
