@@ -249,12 +249,12 @@ def test_what_was_killed_goes_on_to_the_same_figures(folder: Path, isthmus: Isth
     only = ("--only", "size=120", "--seeds", "1", "--jobs", "2")
     words = ("papers", "run", "mine/table1", "--folder", str(folder), *only)
     text = (folder / "mine" / "table1.toml").read_text()
-    (folder / "mine" / "table1.toml").write_text(text.replace("method.rounds = 3", "method.rounds = 150"))
+    (folder / "mine" / "table1.toml").write_text(text.replace("method.rounds = 3", "method.rounds = 400"))
     results = folder / "mine" / "results" / "table1.json"
     state = results.parent / ".state" / "table1"
     process = subprocess.Popen([sys.executable, "-m", "isthmus", *words], stderr=subprocess.DEVNULL)
     try:
-        until("two checkpoints", lambda: len(list(state.glob("*.checkpoint"))) == 2 or process.poll() is not None, 120)
+        until("a checkpoint", lambda: any(state.glob("*.checkpoint")) or process.poll() is not None, 120)
         own = children(process.pid)
         counts = [threads(each) for each in own]
     finally:
