@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from isthmus.study import config
+
 SMALL = ("--by", "reconstruction", "--data", "banks", "--parties", "3", "--set", "data.nodes=90")
 ACCURACY = (*SMALL, "--set", "audit.accuracy=true")
 
@@ -212,6 +214,14 @@ def test_an_audit_into_the_folder_of_a_grid_attacks_the_chosen_setting(isthmus, 
         assert code == 0, err
     (record,) = (folder / "audits").iterdir()
     assert "fedavg local.lr=0.01" in record.read_text()
+
+
+def test_results_of_a_federation_are_not_attacked(isthmus, tmp_path, monkeypatch):
+    isthmus("run", *SMALL[2:], "--method", "fedavg", "--rounds", "1", "--out", tmp_path / "run")
+    monkeypatch.setattr(config, "read_toml", lambda path: {"data": {"name": "folder"}, "partition": {"name": "given"}})
+    code, _, err = isthmus("audit", "--into", tmp_path / "run")
+    assert code == 2
+    assert "has the results of a federation, whose data are with its parties" in " ".join(err.split())
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,10 @@ def test_what_a_party_approves_is_what_was_previewed(isthmus: Isthmus, tmp_path:
     assert "  train: at most 20 times in a run; the server reads the sum over parties" in lines
     assert isthmus("federation", "approve", "kits/a", hashed).out.splitlines()[-1] == "approved by a, 2 times by now"
     assert isthmus("federation", "approve", "kits/b").out == "no study waits for an approval\n"
+    for names, says in (("a,a", "no party, or one twice"), ("a,süd", "party 'süd': use the letters a to z")):
+        wrong = isthmus("federation", "preview", "study.toml", "--parties", names)
+        assert (wrong.code, wrong.out, wrong.err.count("\n")) == (2, "", 1)
+        assert says in wrong.err
     unknown = isthmus("federation", "approve", "kits/b", hashed)
     assert (unknown.code, unknown.err.count("\n")) == (2, 1)
     assert "is the hash of no known study" in unknown.err

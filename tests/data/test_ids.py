@@ -92,6 +92,12 @@ def test_a_key_that_could_be_guessed_is_refused(tmp_path):
         read_key(tmp_path / "key")
 
 
+def test_a_table_is_not_a_key(tmp_path):
+    (tmp_path / "key").write_text("id,amount\n" + "7,1\n" * KEY_BYTES)
+    with pytest.raises(IsthmusError, match=r"key is not a key, which is one line: give the file that"):
+        read_key(tmp_path / "key")
+
+
 def test_white_space_around_a_key_plays_no_part(tmp_path):
     (tmp_path / "key").write_bytes(b"\n" + KEY + b"\r\n")
     assert read_key(tmp_path / "key") == KEY

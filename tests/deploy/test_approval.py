@@ -85,14 +85,15 @@ def test_a_study_waits_until_a_person_approves_it(tmp_path: Path) -> None:
     with pytest.raises(IsthmusError, match=f"study {study.hash} is not approved there: approve it with isthmus fed"):
         approvals.permit(study, Limits(), PARTIES)
     assert [each.hash for each in approvals.waiting()] == [study.hash]
-    approvals.approve(approvals.find(study.hash[:8]))
+    approvals.approve(approvals.find(study.hash))
     assert approvals.waiting() == []
     assert approvals.permit(study, Limits(), PARTIES) == 2
     assert approvals.permit(study, Limits(repeats=0), PARTIES) == 1
     approvals.approve(study)
     assert Approvals(tmp_path).permit(study, Limits(), PARTIES) == 4
-    with pytest.raises(IsthmusError, match="'f00' is the hash of no known study"):
-        approvals.find("f00")
+    for part in ("f00", study.hash[:8]):
+        with pytest.raises(IsthmusError, match=f"'{part}' is the hash of no known study: give all 32 digits"):
+            approvals.find(part)
 
 
 def test_a_server_cannot_fill_the_disk_with_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

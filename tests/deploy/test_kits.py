@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from isthmus.deploy import kits
+from isthmus.deploy.flare import take_part
 from isthmus.deploy.kits import AUTHORITY, ROSTER, Kit, Roster, make_kits, renew_kit
 from isthmus.errors import IsthmusError
 
@@ -28,6 +30,22 @@ def test_every_kit_has_the_roster_and_only_its_own_keys(kits_folder: Path) -> No
         assert all(file.stat().st_mode & 0o077 == 0 for file in (kits_folder / name).rglob("*.key"))
     assert (kits_folder / AUTHORITY).stat().st_mode & 0o077 == 0
     assert (kits_folder / AUTHORITY / "root.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_kit_that_flare_would_fail_with_says_what_is_wrong(kits_folder: Path, tmp_path: Path) -> None:
+    spaced = shutil.copytree(kits_folder / "north", tmp_path / "two words")
+    with pytest.raises(IsthmusError, match="two words: NVIDIA FLARE cannot run jobs in a path with spaces: move"):
+        take_part(spaced, tmp_path)
+    for file, content in {
+        "startup/client.key": (kits_folder / "south" / "startup" / "client.key").read_bytes(),
+        "startup/fed_client.json": b"{",
+        "local/resources.json.default": b"",
+        "startup/client.crt": b"",
+    }.items():
+        kit = shutil.copytree(kits_folder / "north", tmp_path / Path(file).name)
+        (kit / file).write_bytes(content)
+        with pytest.raises(IsthmusError, match=rf"{file} is .*: copy the kit again from whoever made it$"):
+            take_part(kit, tmp_path)
 
 
 def test_a_renewed_kit_has_new_keys_that_the_others_learn_from_the_roster(kits_folder: Path, tmp_path: Path) -> None:

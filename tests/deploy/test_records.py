@@ -54,6 +54,9 @@ def test_what_is_kept_goes_when_the_results_were_fetched_and_not_before(tmp_path
     records.clear(NAME)
     assert [each.name for each in records.place(NAME).iterdir()] == ["record.json"]
     assert [each.fetched for each in records.all()] == [True]
+    records.write(record)  # by a process that waited for a lost party and does not know
+    assert [each.fetched for each in records.all()] == [True]
+    assert not records.start(NAME, "job-3", ["fedavg"]).fetched
 
 
 def test_names_that_are_no_names_of_studies_reach_no_folder(tmp_path: Path) -> None:

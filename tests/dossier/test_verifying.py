@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,9 @@ def test_a_partys_ledger_study_and_model_are_checked(federation: Path) -> None:
     kits = federation / "kits"
     path, ledger = write_dossier(kits / "party-0", made=DAY), kits / "party-0" / "state" / "ledger.jsonl"
     assert verify_dossier(path, kit=kits / "party-1")[-1] == "files: 4 are those that it names"
+    shutil.copytree(path.parent, federation / "sent", ignore=shutil.ignore_patterns("state", "startup", "local"))
+    sent = verify_dossier(federation / "sent" / path.name, kit=kits / "party-1")  # which has another ledger
+    assert sent[-1].startswith("not at hand, so not checked: state/ledger.jsonl")
     content = json.loads(path.read_text())
     lines = ledger.read_text()
     ledger.write_text(lines.replace('"sent": ', '"sent": 1', 1))

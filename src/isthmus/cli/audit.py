@@ -124,8 +124,13 @@ def _study_of_results(folder: Path, given: Mapping[str, Any]) -> tuple[Study, Se
 
     if flag := next((flag for flag, value in given.items() if value), None):
         raise IsthmusError(f"--into {folder} attacks the study in that folder: leave out {flag}")
-    search = read_folder(folder).results.search
-    return Study.of(read_toml(folder / "study.toml"), str(folder / "study.toml")), search
+    search, table = read_folder(folder).results.search, read_toml(folder / "study.toml")
+    if table.get("data") and table["data"].get("name") == "folder" and "path" not in table["data"]:
+        raise IsthmusError(
+            f"{folder} has the results of a federation, whose data are with its parties: attack the study where it "
+            "runs on one machine, isthmus audit STUDY.toml"
+        )
+    return Study.of(table, str(folder / "study.toml")), search
 
 
 def _save(folder: Path, audit: Audit, method: Method, seed: int, table: AuditTable, found: Sequence[Any]) -> None:

@@ -285,12 +285,14 @@ def preview(
     from dataclasses import asdict
 
     from isthmus.deploy.approval import Proposal
+    from isthmus.deploy.kits import check_parties
     from isthmus.deploy.preview import disclosure_tables, for_parties, stand_ins
     from isthmus.deploy.preview import preview as previewed
 
     whole = _study(study)
     named = tuple(each.strip() for each in parties.split(",")) if parties else ()
     if named:
+        check_parties(named)
         whole = for_parties(whole, len(named))
     found = previewed(whole)
     if as_json:

@@ -227,7 +227,7 @@ def export(
     data: Annotated[str, typer.Option(help="Data set (see isthmus datasets).")] = "banks",
     partition: Annotated[str | None, typer.Option(help="Partition (see isthmus partitions).")] = None,
     parties: Annotated[int | None, typer.Option(help="Number of parties.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the split and the cut.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and the cut.")] = 0,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any option: data.split=random, partition.beta=0.1, ...")
     ] = None,

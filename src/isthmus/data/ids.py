@@ -149,6 +149,8 @@ def read_key(path: Path | str) -> bytes:
         raise IsthmusError(f"cannot read the key {path} ({reason}): give a key file") from error
     if len(text) < KEY_BYTES:
         raise IsthmusError(f"the key {path} has {len(text)} bytes, too few: create a key with isthmus party key")
+    if len(text.splitlines()) > 1:
+        raise IsthmusError(f"{path} is not a key, which is one line: give the file that isthmus party key created")
     return text
 
 

@@ -185,16 +185,15 @@ class Approvals:
         """Return the studies that a server began and nobody approved, the newest first."""
         return [proposal for proposal, count in self._read_all() if not count]
 
-    def find(self, prefix: str) -> Proposal:
-        """Return the study whose hash begins so."""
-        found = [each for each, _ in self._read_all() if each.hash.startswith(prefix.lower())]
-        if len(found) != 1:
-            what = "several known studies" if found else "no known study"
+    def find(self, study: str) -> Proposal:
+        """Return the study with this hash; a few of its digits are not enough, as another study may begin so."""
+        found = next((each for each, _ in self._read_all() if each.hash == study.lower()), None)
+        if found is None:
             raise IsthmusError(
-                f"'{prefix}' is the hash of {what}: give all {DIGITS} digits that isthmus federation preview printed, "
-                "or the study's TOML file"
+                f"'{study}' is the hash of no known study: give all {DIGITS} digits that isthmus federation preview "
+                "printed, or the study's TOML file"
             )
-        return found[0]
+        return found
 
     def approved(self, study: str) -> tuple[Proposal | None, int]:
         """Return the study with this hash, if it is kept here, and how often it is approved."""

@@ -30,6 +30,7 @@ from isthmus import store
 from isthmus.errors import IsthmusError, missing_extra
 
 try:
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509 import load_pem_x509_certificate
     from nvflare.apis.fl_component import FLComponent
     from nvflare.apis.fl_constant import FLContextKey
@@ -47,7 +48,7 @@ from isthmus.deploy.admin import LOADED, look_sooner
 from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.forks import Forks
 from isthmus.deploy.job_progress import JobProgress
-from isthmus.deploy.kits import ORGANISATION, Kit, write_json
+from isthmus.deploy.kits import COPY_AGAIN, ORGANISATION, Kit, write_json
 from isthmus.deploy.logs import ENGINE_LOG, log_config
 from isthmus.deploy.member import Member
 from isthmus.deploy.party_side import Message
@@ -100,7 +101,7 @@ def serve(folder: Path, *, bind: str | None = None, ready: Callable[[], None] = 
         ready: called when all checks are done, just before the server starts.
     """
     kit = Kit.read(folder, "server")
-    _check_dates(kit.folder / "startup" / "server.crt")
+    _check_kit(kit, "server")
     _fork_jobs("nvflare.private.fed.app.server.runner_process", LOADED[0])
     with store.lock(kit.folder / LOCK, str(kit.folder)):
         address = _listening_address(kit, bind)
@@ -139,9 +140,9 @@ def take_part(
         refused: called with the reason when the server does not let this kit in.
     """
     kit = Kit.read(folder, "party")
+    _check_kit(kit, "client")
     os.environ[door.PROCESS] = uuid4().hex  # the processes of jobs inherit it
     _fork_jobs("nvflare.private.fed.app.client.worker_process", LOADED[1])
-    _check_dates(kit.folder / "startup" / "client.crt")
     hashing = read_hashing(key)
     # two processes with one kit would keep pushing each other out of the federation
     with store.lock(kit.folder / LOCK, str(kit.folder)):
@@ -218,20 +219,38 @@ def _fetch_tasks(runner: Any) -> None:
             time.sleep(0.05)
 
 
-def _check_dates(path: Path) -> None:
-    """Raise an error if a certificate is not valid by this machine's clock; the other end would hang up silently."""
-    try:
-        certificate = load_pem_x509_certificate(store.read(path))
-    except (OSError, ValueError) as error:
-        raise IsthmusError(f"{path} is not a certificate: copy the kit again from whoever made it") from error
+def _check_kit(kit: Kit, name: str) -> None:
+    """Refuse a kit with which FLARE would fail without a reason, or the other end would hang up.
+
+    Arguments:
+        name: of the files with its certificate and key.
+    """
+    if any(map(str.isspace, str(kit.folder))):  # FLARE starts a job by a command that it splits at spaces
+        raise IsthmusError(f"{kit.folder}: NVIDIA FLARE cannot run jobs in a path with spaces: move the kit")
+    startup = kit.folder / "startup"
+    for part in (f"startup/fed_{name}.json", "local/resources.json.default", "local/log_config.json.default"):
+        _read_part(kit.folder / part, json.loads)
+    path = startup / f"{name}.crt"
+    certificate = _read_part(path, load_pem_x509_certificate)
+    key = _read_part(startup / f"{name}.key", lambda data: load_pem_private_key(data, None))
+    if key.public_key() != certificate.public_key():
+        raise IsthmusError(f"{startup / name}.key is not the key of {path.name}: {COPY_AGAIN}")
     now, begin, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if end < now:
-        raise IsthmusError(f"{path} expired on {end:%Y-%m-%d}: make new kits with isthmus federation new")
+        raise IsthmusError(f"{path} expired on {end:%Y-%m-%d}: ask for a new kit, isthmus federation renew")
     if begin > now:
         raise IsthmusError(
             f"{path} is valid from {begin:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M} UTC by the clock of this "
             "machine: set the clock"
         )
+
+
+def _read_part(path: Path, parse: Callable[[bytes], Any]) -> Any:
+    """What a file of a kit says."""
+    try:
+        return parse(store.read(path))
+    except (OSError, ValueError, TypeError) as error:
+        raise IsthmusError(f"{path} is missing or damaged: {COPY_AGAIN}") from error
 
 
 def _run_flare(main: Any, kit: Kit, **arguments: Any) -> None:

@@ -45,6 +45,7 @@ AUTHORITY = "authority"
 """The folder with the authority's key, and the file in it that describes the federation."""
 ADMIN = "admin@isthmus.local"
 ORGANISATION = "isthmus"
+COPY_AGAIN = "copy the kit again from whoever made it"
 ROOT, ROOT_KEY = "rootCA.pem", "root.key"
 """The files in the authority's folder with its certificate and its key."""
 
@@ -139,7 +140,7 @@ class Kit:
         try:
             root = store.read(self.folder / "startup" / "rootCA.pem", within=self.folder)
         except OSError as error:
-            raise IsthmusError(f"{error}: copy the kit again from whoever made it") from error
+            raise IsthmusError(f"{error}: {COPY_AGAIN}") from error
         roster = Roster.open(text, root)
         if roster.federation != self.federation:
             raise IsthmusError(f"this {ROSTER} is of another federation, '{roster.federation}'")
@@ -157,8 +158,7 @@ class Kit:
                 raise ValueError("not this party's key")
         except (OSError, ValueError, KeyError) as error:
             raise IsthmusError(
-                f"{path} is not the key of party '{self.name}': use its newest kit, or copy the kit again from whoever "
-                "made it"
+                f"{path} is not the key of party '{self.name}': use its newest kit, or {COPY_AGAIN}"
             ) from error
         return Keyring(self.name, own, publics)
 
@@ -213,7 +213,8 @@ def make_kits(name: str, parties: Sequence[str], host: str, port: int, out: Path
     """Make start-up kits for the server, every party and the administrator, and the authority's folder."""
     from isthmus.protect.sealing import generate_keyrings
 
-    _check_names(parties, host)
+    check_parties(parties, host)
+    _check_host(host)
     authority = Authority(name, host, port, tuple(parties), days)
     with _new_folder(out), tempfile.TemporaryDirectory() as temporary:
         provisioned, root, key = _provision(authority, Path(temporary))
@@ -299,14 +300,22 @@ def _new_folder(out: Path) -> Iterator[None]:
         raise
 
 
-def _check_names(parties: Sequence[str], host: str) -> None:
+def check_parties(parties: Sequence[str], host: str = "") -> None:
+    """Refuse names that no kit can have."""
     from nvflare.apis.utils.format_check import name_check
 
     for party in parties:
         if name_check(party, "client")[0] or party in ("server", "admin", AUTHORITY, host):
-            raise IsthmusError(f"party '{party}': use letters, digits, '-' and '_', and not the name of a role or host")
+            raise IsthmusError(
+                f"party '{party}': use the letters a to z, digits, '-' and '_', and not the name of a role or host"
+            )
     if len(set(parties)) < len(parties) or not parties:
         raise IsthmusError("no party, or one twice: name every party of the federation once, --parties bank-a,bank-b")
+
+
+def _check_host(host: str) -> None:
+    from nvflare.apis.utils.format_check import name_check
+
     if name_check(host, "host_name")[0] or host.replace(".", "").isdigit():
         raise IsthmusError(f"server '{host}' is not a host name, which its certificate needs: give --server HOST:PORT")
 

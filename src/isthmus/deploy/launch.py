@@ -81,7 +81,7 @@ def run_federation(
     methods = {method.name: method for method in study.method_list()}
     watcher = watcher or Watcher()
     with hold_folder(out):
-        prepare_folder(out, resolved, resume=resume, force=force)
+        prepare_folder(out, resolved, resume=resume, force=force, comparable=False)
         path = out / STATE / "job"
         described = _described(resolved, len(admin.parties))
         watcher.study_started(described)

@@ -85,6 +85,8 @@ class Records:
         return record
 
     def write(self, record: Record) -> None:
+        before = self.read(record.name)  # another process may have written meanwhile that the results were fetched
+        record.fetched |= before is not None and before.job == record.job and before.fetched
         store.write(self.place(record.name) / RECORD, json.dumps(asdict(record), indent=1))
 
     def end(self, record: Record, outcome: Mapping[str, Any], why: str = "") -> None:

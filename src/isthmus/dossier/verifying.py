@@ -42,7 +42,8 @@ def verify_dossier(
         lines.append(_signature(data, content, path, held, certificate))
     with errors.collected():
         lines.append(_page(data, content, path))
-    folders = [run or path.parent, *([held.folder] if held is not None else [])]
+    of_kit = [] if held is None or held.name != content["party"] else [held.folder]  # others have another ledger
+    folders = [run or path.parent, *of_kit]
     missing, right = [], 0
     for each in [*content["files"], *content["models"]]:
         with errors.collected():
