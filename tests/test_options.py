@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
@@ -210,6 +211,11 @@ def test_a_name_is_a_text_and_found_in_capitals_or_not() -> None:
         class Oval(Circle):
             name = 3
 
+    with pytest.raises(IsthmusError, match=r"Up: its name is '../up': use letters, digits, '-' and '_' alone$"):
+
+        class Up(Circle):
+            name = "../up"
+
     class Cube(Circle):
         name: ClassVar[str] = "MyCube"
 
@@ -231,6 +237,15 @@ def test_a_class_of_ones_own_does_not_replace_a_built_in_one(monkeypatch: pytest
             name: ClassVar[str] = "circle"
 
     assert Shape.known()["circle"] is Circle  # and a corrected class is not in its way
+
+
+def test_what_a_class_of_ones_own_has_not_defined_is_one_line() -> None:
+    class Bare(Shape, ABC):
+        @abstractmethod
+        def area(self) -> float: ...
+
+    with pytest.raises(IsthmusError, match=r"^shape 'bare': .*Bare does not define area: define it$"):
+        Bare.read({}, "shape 'bare'")
 
 
 def test_an_option_without_an_effect_is_refused_with_the_one_that_it_needs() -> None:

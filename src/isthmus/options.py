@@ -103,6 +103,11 @@ class Options(BaseModel):
         return self
 
     @classmethod
+    def paths_in_tables(cls) -> list[str]:
+        """The paths of what it takes as tables of plain values, for hints on options that stand outside of them."""
+        return []
+
+    @classmethod
     def read(cls, values: Mapping[str, Any], where: str) -> Self:
         """Check `values` and return the options; the first problem becomes a one-line error that begins with `where`.
 
@@ -110,6 +115,8 @@ class Options(BaseModel):
         """
         if not isinstance(values, Mapping):
             raise IsthmusError(f"{where} is {_shortened(values)}: give a table of options")
+        if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+            raise IsthmusError(f"{where}: {reference_of(cls)} does not define {', '.join(missing)}: define it")
         try:
             return cls.model_validate(_with_defaults(cls, values))
         except ValidationError as error:
@@ -140,6 +147,10 @@ class OnlyWith:
         object.__setattr__(self, "values", values)
 
 
+NAME = r"\w[\w-]*"
+"""What a name may be: files are named after it, and settings begin with it."""
+
+
 class Registered(Options):
     """Options with a name. Defining a subclass with a `name` registers it."""
 
@@ -158,6 +169,11 @@ class Registered(Options):
         if name and not isinstance(name, str):
             cls.name = ""  # Python keeps this class a while: it must not be in the way of a corrected one
             raise IsthmusError(f"{cls.kind} {reference_of(cls)}: its name is {_shortened(name)}: give a text")
+        if name and not re.fullmatch(NAME, name):
+            cls.name = ""  # as above
+            raise IsthmusError(
+                f"{cls.kind} {reference_of(cls)}: its name is '{name}': use letters, digits, '-' and '_' alone"
+            )
         if name and is_own(cls):
             base = next(each for each in cls.__mro__ if Registered in each.__bases__)
             if cls.built_in_module:
@@ -401,7 +417,8 @@ def _message(cls: type[BaseModel], key: str, errors: Sequence[ErrorDetails], whe
     owner: Any = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
     if error["type"] == "extra_forbidden":
         own = [] if owner is None else option_paths([owner], "".join(f"{part}." for part in groups))
-        return f"{where}: unknown option '{key}': {suggest_option(key, [*own, *option_paths([cls])])}"
+        more = [] if groups or not issubclass(cls, Options) else cls.paths_in_tables()
+        return f"{where}: unknown option '{key}': {suggest_option(key, [*own, *option_paths([cls]), *more])}"
     if error["type"] == "missing":
         name, _, last = key.rpartition(".")
         if last.isdecimal():

@@ -101,6 +101,8 @@ def test_json_has_both_and_untuned_runs_no_trials(folder: Path, isthmus: Isthmus
     assert found["board"] == "mine/nodes: three"
     assert found["own"]["figures"]["accuracy"].keys() == {"0"}
     assert [each["method"] for each in found["others"]] == ["fedavg", "local"]
+    more = isthmus("bench", file, *DATA, "--seeds", "4", "--folder", str(folder))
+    assert (more.code, more.err) == (2, "isthmus: --seeds 4: the leaderboard has 3 seeds: give at most 3\n")
 
 
 def test_an_error_of_a_method_says_where_it_is(folder: Path, isthmus: Isthmus) -> None:

@@ -26,6 +26,7 @@ from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
+from isthmus.study.config import Study
 from isthmus.study.loop import Run
 
 SMALL = ("--rounds", "3", "--hidden", "8", "--set", "data.nodes=100")
@@ -191,13 +192,15 @@ def test_force_runs_anew(isthmus: Isthmus, tmp_path: Path) -> None:
 
 
 def test_stopped_run_says_how_to_go_on(isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(self: Run) -> NoReturn:
+    def stop(*_: Any) -> NoReturn:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "go", stop)
         assert isthmus("run", *SMALL) == Done(130, "", "isthmus: stopped\n")
         assert isthmus("run", *SMALL, "--out", "out") == Done(130, "", "isthmus: stopped; continue with --resume\n")
+        patch.setattr(Study, "load", stop)  # before anything is written
+        assert isthmus("run", *SMALL, "--out", "early") == Done(130, "", "isthmus: stopped\n")
     assert isthmus("run", *SMALL, "--out", "out", "--resume").code == 0
     assert not (tmp_path / "out" / ".state").exists()
 
@@ -383,6 +386,9 @@ MISTAKES = {
     "--set metric=accuracy": "no method of the study has an option 'metric': did you mean --metric accuracy?",
     "--metric auc": "task 'node-classification': option 'metric' is 'auc': did you mean 'roc_auc'?",
     "--seeds 1,1": "a seed is listed twice",
+    "--seeds 2 --set seeds=[5]": "seeds is given twice, as 2 and as [5]: leave out one of the two",
+    "--set local.lr=nan": "option 'local.lr' is nan: give a finite number",
+    "--set data.classes=3 --set task.classes=2": "task.classes is 2, the data have 3: give at least that many",
     "--parties 0": "option 'parties' is 0: give at least 1",
     "--parties -2": "option 'parties' is -2: give at least 1",
     "--parties 2000": "1200 nodes are too few for 2000 parties",

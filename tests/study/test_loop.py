@@ -72,6 +72,32 @@ class Silent(Scripted):
         state.start(weights={})
 
 
+class Stateless(Scripted):
+    """Its server yields no state."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Any:
+        yield
+
+
+class Short(Scripted):
+    """Its server ends before its first round."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Any:
+        yield from ()
+
+
+class Renaming(Scripted):
+    """Its server calls the weights otherwise than its `models`."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Any:
+        for state.round in state.rounds(self.rounds):
+            state.w = {}
+            yield state
+
+    def evaluate(self, federation: Federation, state: State) -> Total | Answers:
+        return federation.total("evaluate", {"round": len(self.models(state).shared)})
+
+
 def counts(hits: tuple[int, ...], at: int) -> dict[str, Tensor]:
     """Counts of one party with `hits[at]` of 100 items right, or with no item."""
     confusion = torch.zeros(1, 2, 2, dtype=torch.long)
@@ -494,10 +520,19 @@ def test_a_score_that_is_no_number_is_never_the_best() -> None:
     assert result.chosen_round == 2
 
 
-def test_a_server_side_that_yields_nothing_is_one_line() -> None:
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (Silent, "its server side yields nothing: yield state every round"),
+        (Stateless, "its server side yields None: yield its state every round"),
+        (Short, "its server side ended before its first round: yield its state every round"),
+        (Renaming, r"the state has no 'weights' yet: give it one in state.start\(...\)"),
+    ],
+)
+def test_a_server_side_with_a_mistake_is_one_line(method: type[Scripted], says: str) -> None:
     party = make_node_parties((6,))[0]
-    with pytest.raises(IsthmusError, match="its server side yields nothing: yield state every round"):
-        Run(Silent(rounds=1), [party], NodeClassification(classes=2), GCNConv(16, 2)).go()
+    with pytest.raises(IsthmusError, match=says):
+        Run(method(rounds=1), [party], NodeClassification(classes=2), GCNConv(16, 2)).go()
 
 
 # ---- what stays

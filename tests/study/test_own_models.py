@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric import nn as gnn
 
 import isthmus
+from helpers import make_node_parties
 from isthmus.errors import IsthmusError
 from isthmus.own_code import import_files, object_at
 from isthmus.report.wording import describe
@@ -136,6 +137,26 @@ def test_a_federation_runs_no_code_from_a_study(file: Path) -> None:
             Study.of_federation(study)
     assert "own_wide" not in sys.modules
     assert Study.of_federation({"model": {"encoder": "sage"}}).encoder().name == "sage"
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (lambda h: (h, h), "a tuple"),
+        (lambda h: None, "a NoneType"),
+        (lambda h: h.long(), "numbers of type int64"),
+        (lambda h: h[:2], "2 rows"),
+    ],
+)
+def test_a_forward_that_does_not_return_rows_of_numbers_is_one_line(
+    returned: Callable[[Tensor], Any], says: str
+) -> None:
+    class Odd(nn.Linear):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+            return returned(super().forward(x))
+
+    with pytest.raises(IsthmusError, match=f"model Odd: its forward returns {says}: return a tensor of real numbers"):
+        isthmus.run("fedavg", make_node_parties(), model=Odd, rounds=1)
 
 
 def test_a_default_in_the_place_of_the_outputs_is_refused() -> None:

@@ -747,7 +747,7 @@ def test_parties_are_described() -> None:
 def test_several_methods_and_seeds_come_in_order() -> None:
     results = isthmus.run([Local(rounds=2), "fedavg"], make_node_parties(), seeds=[5, 1], rounds=1)
     assert [(each.method, each.seed, each.rounds) for each in results.runs] == [
-        ("local", 1, 1), ("local", 5, 1), ("fedavg", 1, 1), ("fedavg", 5, 1),
+        ("local", 1, 2), ("local", 5, 2), ("fedavg", 1, 1), ("fedavg", 5, 1),
     ]  # fmt: skip
 
 
@@ -779,7 +779,7 @@ def test_folders_are_given_by_a_text_or_a_path(tmp_path: Path, monkeypatch: pyte
 def test_options_go_to_the_methods_that_have_them() -> None:
     results = isthmus.run(["fedavg", Local(rounds=1)], make_node_parties(), rounds=2, fraction=0.5)
     fedavg, local = results.study["methods"]
-    assert (fedavg["rounds"], local["rounds"], fedavg["fraction"]) == (2, 2, 0.5)
+    assert (fedavg["rounds"], local["rounds"], fedavg["fraction"]) == (2, 1, 0.5)
     assert "fraction" not in local
 
 
@@ -900,6 +900,7 @@ NO = "run: no method of the study has an option"
         ),
         ({"metric": "auc"}, "task 'node-classification': option 'metric' is 'auc': did you mean 'roc_auc'"),
         ({"seed": -1}, "run: option 'seeds.0' is -1: "),
+        ({"seed": 1, "seeds": [2]}, "run: seed is 1 and seeds is [2]: give one of the two"),
         ({"device": "cpuu"}, "unknown device 'cpuu': did you mean 'cpu'"),
         ({"classes": 2, "data": make_node_parties()}, "classes is 2, labels go up to 2"),
     ],
@@ -909,6 +910,14 @@ def test_wrong_argument_is_one_line(arguments: dict[str, Any], text: str) -> Non
         isthmus.run(**{"method": "fedavg", **arguments})
     assert str(caught.value).startswith(text)
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_method_was_made_with_goes_before_options_for_all() -> None:
+    made = FedAvg(label="made", rounds=2, local={"lr": 0.5})
+    results = isthmus.run([made, FedAvg()], make_node_parties(), rounds=1, local={"lr": 0.1, "epochs": 2})
+    own, other = results.study["methods"]
+    assert (own["rounds"], own["local"]["lr"], own["local"]["epochs"]) == (2, 0.5, 2)
+    assert (other["rounds"], other["local"]["lr"], other["local"]["epochs"]) == (1, 0.1, 2)
 
 
 def test_what_fails_at_once_leaves_nothing(tmp_path: Path) -> None:

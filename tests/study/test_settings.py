@@ -44,7 +44,7 @@ def test_every_method_has_every_combination_of_the_options_that_it_has() -> None
     first = study.settings()[0].method.model_dump()
     assert (first["local"]["lr"], first["mu"], first["fraction"], first["rounds"]) == (0.1, 0.5, 0.5, 2)
     assert budget_notes(study.settings()) == [
-        "majority ran with 1 of up to 2 settings: it does not have 'local.lr', 'mu'"
+        "majority ran with 1 of up to 2 settings: the grid does not vary 'local.lr', 'mu' for it"
     ]
 
 

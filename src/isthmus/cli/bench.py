@@ -81,6 +81,8 @@ def bench_command(
     label = f"{name} ({file.name})"
     options = merge({"name": name}, parse_assignments(set_ or []))
     table = board.with_method(label, file.resolve(), options, tuned=not untuned)
+    if seeds is not None and seeds > table.seeds:
+        raise IsthmusError(f"--seeds {seeds}: the leaderboard has {table.seeds} seeds: give at most {table.seeds}")
     cell, results = board.cell(table, label), TableResults()
     cell.study_for(0).load(0)  # data that are not at hand, or a model that the method does not train
     with tempfile.TemporaryDirectory() as state, Bar(console(error=True)) as bar:

@@ -168,11 +168,10 @@ def _refuse_twice(assignments: Sequence[str], given: Mapping[str, Any]) -> None:
     from isthmus.study.settings import flatten
 
     known: dict[str, Any] = {}
-    flags = flatten({key: table for key, table in given.items() if isinstance(table, Mapping)})
-    for values in (flags, *(flatten(parse_assignments([each])) for each in assignments)):
+    for values in (flatten(given), *(flatten(parse_assignments([each])) for each in assignments)):
         for path, value in values.items():
             plain = path.removeprefix("training.")
-            if known.setdefault(plain, value) != value:
+            if repr(known.setdefault(plain, value)) != repr(value):  # nan differs from itself
                 raise IsthmusError(
                     f"{plain} is given twice, as {known[plain]} and as {value}: leave out one of the two"
                 )
@@ -275,7 +274,8 @@ def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, A
     from isthmus.study.settings import flatten
 
     options = {name for kind in Method.known().values() for name in kind.model_fields}
-    for key, value in parse_assignments(assignments).items():
+    own = Method.known().keys() - options
+    for key, value in sorted(parse_assignments(assignments).items(), key=lambda each: each[0] in own):  # those go above
         if key == "training" and isinstance(value, dict):
             study = _with_training(study, value)
         elif key in TABLES and not isinstance(value, dict):
@@ -284,7 +284,7 @@ def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, A
         elif key in Study.model_fields:
             tables = {} if "protocol" in study else {"data": Study().data, "model": Study().model}
             study = merge({**tables, **study}, {key: value})
-        elif key in Method.known() and key not in options and isinstance(value, dict):
+        elif key in own and isinstance(value, dict):
             methods = study.get("methods", Study().methods)
             names = [str(each.get("name")).lower() for each in methods]
             if key not in names:

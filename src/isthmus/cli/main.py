@@ -394,6 +394,7 @@ def _run(
     watchers: Sequence[Watcher] = (),
 ) -> None:
     from isthmus.progress.terminal import TerminalProgress, show_results
+    from isthmus.result_files import STATE
     from isthmus.study.run import Watchers, run_study
 
     use_one_thread()
@@ -404,7 +405,8 @@ def _run(
             watcher = Watchers(terminal, *watchers)
             results = run_study(study, out, resume=resume, force=force, watcher=watcher, cluster=cluster, jobs=jobs)
     except KeyboardInterrupt:
-        typer.echo(f"isthmus: stopped{'; continue with --resume' if out else ''}", err=True)
+        started = out is not None and (out / STATE).is_dir()
+        typer.echo(f"isthmus: stopped{'; continue with --resume' if started else ''}", err=True)
         raise SystemExit(130) from None
     if as_json:
         typer.echo(json.dumps(results.to_dict()))

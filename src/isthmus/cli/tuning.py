@@ -59,7 +59,7 @@ def tune_command(
 ) -> None:
     """Search good options for every method on validation data, and run each with its best ones."""
     from isthmus.progress.terminal import TuningProgress, show_results
-    from isthmus.study.tuning import BEST, tune
+    from isthmus.study.tuning import BEST, JOURNAL, tune
 
     whole = read_study(
         study, set_ or [], protocol=protocol, data=data, partition=partition, parties=parties, method=method,
@@ -71,7 +71,8 @@ def tune_command(
         with TuningProgress(console(error=True), trials) as progress:
             results = tune(whole, out, trials=trials, resume=resume, jobs=jobs, on_trial=progress.trial_done)
     except KeyboardInterrupt:
-        typer.echo("isthmus: stopped; continue with --resume", err=True)
+        started = (out / JOURNAL).is_file()
+        typer.echo(f"isthmus: stopped{'; continue with --resume' if started else ''}", err=True)
         raise SystemExit(130) from None
     if as_json:
         typer.echo(json.dumps(results.to_dict()))

@@ -27,7 +27,7 @@ from isthmus.nn.layerwise import infer
 from isthmus.nn.per_party import PerParty
 from isthmus.nn.stacks import Stack, dense, slice_of
 from isthmus.nn.weights import Weights
-from isthmus.own_code import where_raised
+from isthmus.own_code import is_own, where_raised
 from isthmus.privacy.random_bits import NoiseKey
 from isthmus.tasks.base import Step, Task
 
@@ -246,12 +246,30 @@ class Site:
         at = mask.nonzero().squeeze(1)
         sizes = torch.bincount(cohort.party[at], minlength=len(cohort))
         rows = at if cohort.level == "edge" else cohort.rows_of(at)
+        self.check_output(output, rows)
         own = None if embedding is None else embedding[rows]
         return Step(output[rows], cohort.y[at], tuple(sizes.tolist()), at, own)
 
     def cohort_of(self, positions: Sequence[int]) -> Cohort:
         """The hosted parties at these positions; override where parties train on something else than they hold."""
         return self.hosted.take(positions)
+
+    def check_output(self, output: Any, rows: Tensor) -> None:
+        """Refuse what a user's own model may return where a tensor of real numbers is to have these rows."""
+        if not is_own(self.model.module):
+            return
+        if not isinstance(output, Tensor):
+            found = f"a {type(output).__name__}"
+        elif not output.is_floating_point():
+            found = f"numbers of type {str(output.dtype).removeprefix('torch.')}"
+        elif rows.numel() and len(output) <= int(rows.max()):
+            found = f"{len(output)} rows"
+        else:
+            return
+        raise IsthmusError(
+            f"model {type(self.model.module).__name__}: its forward returns {found}: return a tensor of real numbers "
+            f"with a row for every {self.cohort.level}"
+        )
 
     def _keep(self, name: str, only: Collection[str] | None) -> None:
         trained = (self.cohort.counts("train") > 0).nonzero().flatten().tolist()

@@ -79,6 +79,10 @@ class Model:
         return body_weights(self.module)
 
 
+class MissingValueError(IsthmusError, AttributeError):
+    """A value of the server side is read that has not been set."""
+
+
 class State:
     """What of the server side must survive a restart: tensors, groups of tensors, plain numbers and texts.
 
@@ -100,7 +104,7 @@ class State:
         try:
             return self.__dict__["values"][name]
         except KeyError:
-            raise AttributeError(f"the state has no '{name}' yet: give it one in state.start(...)") from None
+            raise MissingValueError(f"the state has no '{name}' yet: give it one in state.start(...)") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self.__dict__["values"][name] = value

@@ -369,7 +369,7 @@ class PerParty:
                     raise
         if isinstance(outputs[0], tuple):
             return tuple(torch.cat(each) for each in zip(*outputs, strict=True))
-        return torch.cat(outputs)
+        return torch.cat(outputs) if isinstance(outputs[0], Tensor) else outputs[0]  # what it is, `check_output` says
 
     def _check_widths(self, weights: Weights, inputs: Mapping[str, Any]) -> None:
         """After a pass that failed: refuse a module one of whose layers gets rows of another width than its own."""

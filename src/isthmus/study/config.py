@@ -32,7 +32,7 @@ from isthmus.options import Options, option_paths, suggest_option
 from isthmus.own_code import identify, import_files
 from isthmus.privacy.options import Privacy
 from isthmus.protect.options import Protect
-from isthmus.study.option_hints import missing_option
+from isthmus.study.option_hints import missing_option, paths_of_tables
 from isthmus.study.own_models import (
     GIVEN,
     OwnModel,
@@ -176,6 +176,10 @@ class Study(Options):
         if not isinstance(given, list | tuple | range):
             raise ValueError(f"give their number, from 1 to {MOST_SEEDS:,}, or a list of them")
         return list(given)
+
+    @classmethod
+    def paths_in_tables(cls) -> list[str]:
+        return [*option_paths(Method.known().values(), "training."), *paths_of_tables()]
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "study") -> Study:
@@ -512,22 +516,19 @@ def parse_grid(assignments: Sequence[str]) -> dict[str, Any]:
         path, equals, text = assignment.partition("=")
         if not equals:
             raise IsthmusError(f"--grid {path}: write it with its values, such as --grid {path}=1,2")
-        values = _toml_value(f"[{text}]")
-        listed.append(
-            (path, equals, values if isinstance(values, list) else [_toml_value(each) for each in text.split(",")])
-        )
+        listed.append((path, equals, _values(text)))
     return _nested(listed)
 
 
 def parse_ranges(assignments: Sequence[str]) -> dict[str, Any]:
     """Return `key.path=RANGE` texts as nested tables: `low..high` stays a text, choices are a list.
 
-    >>> parse_ranges(["local.lr=0.001..0.1", "local.optimizer=adam,sgd", "mu=0"])
-    {'local': {'lr': '0.001..0.1', 'optimizer': ['adam', 'sgd']}, 'mu': 0}
+    >>> parse_ranges(["local.lr=0.001..0.1", "local.optimizer=adam,sgd", "mu=0", "local.fan_out=[5, 5],[3, 3]"])
+    {'local': {'lr': '0.001..0.1', 'optimizer': ['adam', 'sgd'], 'fan_out': [[5, 5], [3, 3]]}, 'mu': 0}
     """
 
     def value(text: str) -> Any:
-        return [*map(_toml_value, text.split(","))] if "," in text else _toml_value(text)
+        return _values(text) if "," in text else _toml_value(text)
 
     _refuse_repeated("--range", assignments, "give it one range, such as --range local.lr=0.001..0.1")
     parts = (assignment.partition("=") for assignment in assignments)
@@ -555,6 +556,12 @@ def _nested(assignments: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
                 raise IsthmusError(f"setting '{path}': '{key}' already has a value: set either it or its options")
         inside[keys[-1]] = value
     return table
+
+
+def _values(text: str) -> list[Any]:
+    """The values in a list without its brackets; plain text if they are not valid TOML."""
+    values = _toml_value(f"[{text}]")
+    return values if isinstance(values, list) else [_toml_value(each) for each in text.split(",")]
 
 
 def _toml_value(text: str) -> Any:

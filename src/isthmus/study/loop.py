@@ -323,6 +323,10 @@ class Run:
         if not isinstance(states := self.method.server(self.federation, model, self.state), Iterator):
             raise IsthmusError(f"method '{self.method.label}': its server side yields nothing: yield state every round")
         for state in states:
+            if not isinstance(state, State):
+                raise IsthmusError(
+                    f"method '{self.method.label}': its server side yields {state!r}: yield its state every round"
+                )
             if state.round > 0 and (state.round % self.method.every == 0 or state.round == self.method.rounds):
                 self._evaluate(state)
             if state.round in self.task.picture_rounds and self.whole is not None:
@@ -477,7 +481,10 @@ class Run:
 
     def _result(self, seconds: float) -> RunResult:
         if not self.progress["metrics"] and not self.task.unsupervised and (self.here or not self.held_back):
-            raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: no test or validation item to evaluate")
+            why = "no test or validation item to evaluate"
+            if not self.state.round:
+                why = "its server side ended before its first round: yield its state every round"
+            raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: {why}")
         validated = self.progress["validated"]
         task = self.task.fit_threshold(validated) if validated else self.task
         fitted = {"task": task.to_dict()} if validated and self.description else {}

@@ -187,7 +187,7 @@ def protocol_notes(protocol: str | None, study: Mapping[str, Any]) -> list[str]:
         cut = read_protocol(protocol)
         notes.append(
             f"the parties are those of the data; {protocol} cuts a data set by {cut['partition']['name']} into "
-            f"{cut['parties']}, as {format_option('partition', cut['partition']['name'])} would"
+            f"{cut['parties']}, as {format_option('partition.name', cut['partition']['name'])} would"
         )
     return notes
 

@@ -428,6 +428,7 @@ def prepare_folder(
     force: bool,
     settings: Sequence[Mapping[str, Any]] | None = None,
     fingerprint_of: Callable[[int], str | None] | None = None,
+    comparable: bool = True,
 ) -> None:
     """Check that the result folder may be written, and save which study it belongs to.
 
@@ -435,6 +436,7 @@ def prepare_folder(
         settings: methods with their options; a resumed study may have others and other seeds, but none with a label
             that has had other options. Without them it must be the same.
         fingerprint_of: of the data with a seed; a resumed study must have those that it was started with.
+        comparable: whether results have the study as it is here; those of a federation have it as its parties say.
     """
     mark = out / STATE / MARK
     started = dict(resolved)
@@ -442,7 +444,8 @@ def prepare_folder(
         started = {key: value for key, value in resolved.items() if key != "grid"} | {"methods": list(settings)}
     if resume:
         if (out / "results.json").exists() and not mark.exists():
-            found = ", ".join(_differences(_finished_study(out), _as_loaded(resolved), added=True))
+            finished = _finished_study(out) if comparable else _as_loaded(resolved)
+            found = ", ".join(_differences(finished, _as_loaded(resolved), added=True))
             raise IsthmusError(
                 f"{out} holds a finished study: there is nothing to resume"
                 f"{f' (this one differs in {found})' if found else ''}; use {format_option('force', True)} to run "
@@ -640,6 +643,8 @@ def run(
     if model is None or isinstance(model, str | Mapping):
         own = {"encoder": model} if isinstance(model, str) else dict(model or {})
         model = merge(preset.get("model", {}), own)
+    if seed is not None and seeds is not None:
+        raise IsthmusError(f"run: seed is {seed!r} and seeds is {seeds!r}: give one of the two")
     seeds = preset.get("seeds", 1) if seeds is None else seeds
     once = {"seeds": seeds if seed is None else [seed], "device": device, "wire": wire, "task": table}
     hidden = privacy_of({} if privacy is None else privacy, "run: privacy")
@@ -817,8 +822,10 @@ def _with_options(
 ) -> list[Method]:
     """Return the methods, each with the options that it has; an option that no method has is an error.
 
+    What an object was made with goes before `options`, as a method's own table goes before `[training]`.
+
     Arguments:
-        preset: options that go below those that a method was made with.
+        preset: options that go below all others.
     """
     kinds = [Method.named(each) if isinstance(each, str) else type(each) for each in methods]
     known = {name for kind in kinds for name in kind.option_names()}
@@ -836,7 +843,9 @@ def _with_options(
         if isinstance(each, Method) and not given and not below:
             chosen.append(each)
             continue
-        own = {} if isinstance(each, str) else each.model_dump(include=each.model_fields_set, exclude_unset=bool(below))
-        own = merge(below, own)
-        chosen.append(kind.read(merge(own, given), f"method '{kind.name}'"))
+        own, groups = {}, below
+        if isinstance(each, Method):
+            own = each.model_dump(exclude_unset=True)
+            groups = below or each.model_dump(include=each.model_fields_set)  # with the defaults of groups that are set
+        chosen.append(kind.read(merge(merge(groups, given), own), f"method '{kind.name}'"))
     return chosen

@@ -239,13 +239,14 @@ def search_of_grid(
 
 
 def budget_notes(settings: Sequence[Setting]) -> list[str]:
-    """A line for each method that has fewer settings than another, because it lacks an option that varies."""
+    """A line for each method that has fewer settings than another: it lacks an option, or the grid is not for it."""
     counts = Counter(each.of for each in settings)
     varied = {each.of: set(each.values) for each in settings}
     every = dict.fromkeys(name for each in settings for name in each.values)
     return [
-        f"{of} ran with {count} of up to {max(counts.values())} settings: it does not have "
+        f"{of} ran with {count} of up to {max(counts.values())} settings: the grid does not vary "
         + ", ".join(f"'{name}'" for name in every if name not in varied[of])
+        + " for it"
         for of, count in counts.items()
         if count < max(counts.values())
     ]

@@ -46,6 +46,11 @@ class Classes(Task):
         return self.classes
 
     def complete_from(self, inferred: Task, labels: Sequence[str] = ()) -> Task:
+        if 0 < self.classes < inferred.outputs:
+            raise IsthmusError(
+                f"task.classes is {self.classes}, the data have {inferred.outputs}: give at least that many, or leave "
+                "it out"
+            )
         whole = self if self.classes else self.model_copy(update={"classes": inferred.outputs})
         return super(Classes, whole).complete_from(inferred, labels)
 
