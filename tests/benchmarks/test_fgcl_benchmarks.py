@@ -38,7 +38,7 @@ def test_settings_are_the_papers_and_its_frameworks():
     plan = cells_of("table3")["lightgcn, tox21, fgcl 1"]
     (method,) = plan.method_list()
     assert (plan.parties, plan.partition) == (8, {"name": "quantity-dirichlet", "beta": 0.5})
-    assert (method.rounds, method.local.epochs, method.stack, method.temperature) == (100, 1, 100, 1.0)
+    assert (method.rounds, method.local.epochs, method.stack, method.temperature) == (100, 1, 100, 0.1)
     assert (plan.data["split"], plan.data["features"], plan.model["hidden"]) == ("random", "no-bonds", 64)
     assert {cell.data["split"] for cell in cells_of("table3-scaffold").values()} == {"scaffold"}
 
