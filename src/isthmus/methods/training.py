@@ -139,7 +139,8 @@ class Training(Optimizer):
                     result = model(block, site.draws("dropout", epoch, at), embed=embed)
                     output, embedding = result if embed else (result, None)
                     others = [model.embed_with(each, block, site.draws("dropout", epoch, at)) for each in beside]
-                    site.check_output(output, torch.arange(len(chosen)) if at_rows is None else at_rows)
+                    if loss == site.task.loss:  # a loss of a method's own may read several outputs
+                        site.check_output(output, torch.arange(len(chosen)) if at_rows is None else at_rows)
                     if at_rows is not None:
                         output, embedding = output[at_rows], None if embedding is None else embedding[at_rows]
                         others = [each[at_rows] for each in others]
