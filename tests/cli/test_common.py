@@ -112,10 +112,8 @@ def test_data_of_ones_own_are_exported_and_attacked(isthmus: Isthmus, tmp_path: 
 def test_an_option_of_one_method_goes_before_one_for_all_in_any_order(file: Path) -> None:
     given = {**NOTHING, "method": ["fedprox,fedavg"]}
     for order in (["fedprox.local.lr=0.5", "local.lr=0.1"], ["local.lr=0.1", "fedprox.local.lr=0.5"]):
-        assert [each.model_dump()["local"]["lr"] for each in read_study(file, order, **given).method_list()] == [
-            0.5,
-            0.1,
-        ]
+        methods = read_study(file, order, **given).method_list()
+        assert [each.model_dump()["local"]["lr"] for each in methods] == [0.5, 0.1]
 
 
 @pytest.mark.parametrize(

@@ -254,9 +254,14 @@ class Site:
         """The hosted parties at these positions; override where parties train on something else than they hold."""
         return self.hosted.take(positions)
 
+    @property
+    def has_own_model(self) -> bool:
+        """Whether the model is of a user's own code."""
+        return is_own(self.model.module)
+
     def check_output(self, output: Any, rows: Tensor) -> None:
         """Refuse what a user's own model may return where a tensor of real numbers is to have these rows."""
-        if not is_own(self.model.module):
+        if not self.has_own_model:
             return
         if not isinstance(output, Tensor):
             found = f"a {type(output).__name__}"

@@ -130,6 +130,7 @@ class Training(Optimizer):
         )
         optimizer = self._started(site, leaves, kept_as)
         steps = torch.zeros(len(cohort), dtype=torch.long)
+        checks = loss == site.task.loss and site.has_own_model  # a loss of a method's own may read several outputs
         with self._products():
             for epoch in range(first_epoch, first_epoch + self.epochs):
                 for at, chosen in enumerate(batches(epoch)):
@@ -139,7 +140,7 @@ class Training(Optimizer):
                     result = model(block, site.draws("dropout", epoch, at), embed=embed)
                     output, embedding = result if embed else (result, None)
                     others = [model.embed_with(each, block, site.draws("dropout", epoch, at)) for each in beside]
-                    if loss == site.task.loss:  # a loss of a method's own may read several outputs
+                    if checks:
                         site.check_output(output, torch.arange(len(chosen)) if at_rows is None else at_rows)
                     if at_rows is not None:
                         output, embedding = output[at_rows], None if embedding is None else embedding[at_rows]

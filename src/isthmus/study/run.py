@@ -444,8 +444,8 @@ def prepare_folder(
         started = {key: value for key, value in resolved.items() if key != "grid"} | {"methods": list(settings)}
     if resume:
         if (out / "results.json").exists() and not mark.exists():
-            finished = _finished_study(out) if comparable else _as_loaded(resolved)
-            found = ", ".join(_differences(finished, _as_loaded(resolved), added=True))
+            differ = _differences(_finished_study(out), _as_loaded(resolved), added=True) if comparable else []
+            found = ", ".join(differ)
             raise IsthmusError(
                 f"{out} holds a finished study: there is nothing to resume"
                 f"{f' (this one differs in {found})' if found else ''}; use {format_option('force', True)} to run "
