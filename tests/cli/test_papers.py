@@ -48,12 +48,14 @@ def test_a_paper_from_start_to_page(at_once: None, folder: Path, isthmus: Isthmu
     done = isthmus("papers", "check", "mine", *where)
     assert "mine/table1: FedProx is not much worse than FedAvg: points to" in done.out
     assert "Both are as in the paper: points against" in done.out
-    assert isthmus("papers", "page", *where).code == 0
+    assert isthmus("papers", "page", "mine/table1", *where).code == 0
     page = (folder / "mine" / "README.md").read_text()
     assert "\nold\n" not in page
     assert page.endswith("Words of ours.\n")
     assert "| 120 | 2 |" in page
-    isthmus("papers", "page", "mine/table1", *where)
+    done = isthmus("papers", "page", *where)
+    assert (done.code, done.out.split(" in ")[0]) == (2, "1 tables")
+    assert "table2 was not written: there is no line" in done.err
     assert (folder / "mine" / "README.md").read_text() == page
     told = json.loads(isthmus("papers", "show", "mine/table1", *where, "--json").out)["mine/table1"]
     assert [len(cell["runs"]) for cell in told["cells"]] == [2, 2, 2, 2]
@@ -113,11 +115,12 @@ def test_what_a_page_lacks_is_said(folder: Path, isthmus: Isthmus) -> None:
     page = folder / "mine" / "README.md"
     page.write_text("# A paper\n")
     done = isthmus("papers", "page", "mine/table1", "--folder", str(folder))
-    assert f"not table1: the page has no line {lines}" in done.out
+    why = f"there is no line {lines}"
+    assert (done.code, done.err) == (2, f"isthmus: {page}: table1 was not written: {why}\n")
     page.unlink()
     done = isthmus("papers", "page", "mine/table1", "--folder", str(folder))
-    assert done.code == 0
-    assert f"0 tables in {page}\n  not table1: the page does not exist: make it, with the line {lines}" in done.out
+    why = f"there is no such page: make it, with the line {lines}"
+    assert (done.code, done.err) == (2, f"isthmus: {page}: table1 was not written: {why}\n")
     assert not page.exists()
 
 

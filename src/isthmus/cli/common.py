@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -130,6 +130,16 @@ def connected(ray: str | None) -> Iterator[Cluster | None]:
 
     with Cluster(None if ray == HERE else ray) as cluster:
         yield cluster
+
+
+@contextmanager
+def resumable(has_begun: Callable[[], bool]) -> Iterator[None]:
+    """End on Ctrl-C with the exit code of an interrupt, and say how to go on if there is something to go on with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"isthmus: stopped{'; continue with --resume' if has_begun() else ''}", err=True)
+        raise SystemExit(130) from None
 
 
 def use_one_thread() -> None:

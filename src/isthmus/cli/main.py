@@ -41,6 +41,7 @@ from isthmus.cli.common import (
     connected,
     give_ray_a_value,
     read_study,
+    resumable,
     use_one_thread,
 )
 from isthmus.cli.comparing import compare_command, runs_command
@@ -400,14 +401,13 @@ def _run(
     use_one_thread()
     if resume and out is None:
         raise IsthmusError("--resume needs --out: give the folder of the study to continue")
-    try:
-        with connected(ray) as cluster, TerminalProgress(console(error=True)) as terminal:
-            watcher = Watchers(terminal, *watchers)
-            results = run_study(study, out, resume=resume, force=force, watcher=watcher, cluster=cluster, jobs=jobs)
-    except KeyboardInterrupt:
-        started = out is not None and (out / STATE).is_dir()
-        typer.echo(f"isthmus: stopped{'; continue with --resume' if started else ''}", err=True)
-        raise SystemExit(130) from None
+    with (
+        resumable(lambda: out is not None and (out / STATE).is_dir()),
+        connected(ray) as cluster,
+        TerminalProgress(console(error=True)) as terminal,
+    ):
+        watcher = Watchers(terminal, *watchers)
+        results = run_study(study, out, resume=resume, force=force, watcher=watcher, cluster=cluster, jobs=jobs)
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.common import Json, Ray, connected
+from isthmus.cli.common import Json, Ray, connected, resumable
 from isthmus.cli.console import console
 from isthmus.errors import Errors, IsthmusError
 
@@ -110,11 +110,8 @@ def run_command(
             runner.discard()
         cluster = stack.enter_context(connected(ray))
         number = count_processes(jobs) if cluster is None else cluster.jobs(jobs)
-        try:
+        with resumable(lambda: not quick):
             failed = runner.run(number, None if cluster is None else cluster.pool(jobs))
-        except KeyboardInterrupt:
-            typer.echo(f"isthmus: stopped{'' if quick else '; continue with --resume'}", err=True)
-            raise SystemExit(130) from None
     kept = "" if quick else which.table
     typer.echo(json.dumps(_to_dict(table, results)) if as_json else markdown(table, results, kept))
     if failed:
@@ -185,13 +182,16 @@ def page_command(name: Some = None, folder: Folder = None) -> None:
         if drawn := pictures_page(each.plan, each.results):
             store.write(each.pictures_path, drawn)
         by_page.setdefault(each.page, []).append((each.table, text))
+    errors = Errors()
     for page, texts in by_page.items():
         missing = write_page(page, texts)
         typer.echo(f"{len(texts) - len(missing)} tables in {page}")
         for table in missing:
             begin, end = marks(table)
-            why = "has no line" if page.exists() else "does not exist: make it, with the line"
-            typer.echo(f"  not {table}: the page {why} '{begin}', and below it '{end}'")
+            why = "there is no line" if page.exists() else "there is no such page: make it, with the line"
+            with errors.collected():
+                raise IsthmusError(f"{page}: {table} was not written: {why} '{begin}', and below it '{end}'")
+    errors.check()
 
 
 def _to_dict(table: Table, results: TableResults) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from isthmus.cli.common import (
     StudyFile,
     Unlabelled,
     read_study,
+    resumable,
     use_one_thread,
 )
 from isthmus.cli.console import console
@@ -67,13 +68,8 @@ def tune_command(
         unlabelled=unlabelled, imports=import_, range_=range_,
     )  # fmt: skip
     use_one_thread()
-    try:
-        with TuningProgress(console(error=True), trials) as progress:
-            results = tune(whole, out, trials=trials, resume=resume, jobs=jobs, on_trial=progress.trial_done)
-    except KeyboardInterrupt:
-        started = (out / JOURNAL).is_file()
-        typer.echo(f"isthmus: stopped{'; continue with --resume' if started else ''}", err=True)
-        raise SystemExit(130) from None
+    with resumable((out / JOURNAL).is_file), TuningProgress(console(error=True), trials) as progress:
+        results = tune(whole, out, trials=trials, resume=resume, jobs=jobs, on_trial=progress.trial_done)
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
         return
