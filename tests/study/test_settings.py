@@ -203,6 +203,16 @@ def test_results_of_a_grid_rank_its_settings_and_note_what_lacks_options() -> No
     assert [each.label for each in again.method_list()] == [run.method for run in results.runs]
 
 
+def test_options_that_change_nothing_are_noted() -> None:
+    grid = {"local": {"lr": [0.001, 0.05]}, "model": {"hidden": [16, 32]}}
+    of_sgc = Study.of({"methods": [{"name": "fedavg", "rounds": 2}], "model": {"encoder": "sgc"}, "grid": grid})
+    notes = [note for note in run_study(of_sgc).notes if "no effect" in note]
+    same = "fedavg local.lr=0.001 model.hidden=16 and fedavg local.lr=0.001 model.hidden=32"
+    assert notes == [f"{same} are the same in every round: 'model.hidden' has no effect there"]
+    of_gcn = Study.of({"methods": [{"name": "fedavg", "rounds": 2}], "grid": grid})
+    assert not any("no effect" in note for note in run_study(of_gcn).notes)
+
+
 def test_a_search_by_another_metric_shows_the_judging_one_on_test_data() -> None:
     found = search_of_grid([], [], "loss")
     assert found.test_metrics(["accuracy", "accuracy"]) == ["test_accuracy"]

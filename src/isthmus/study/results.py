@@ -34,7 +34,7 @@ from isthmus.study.models import (
     write_models,
 )
 from isthmus.study.notes import result_notes
-from isthmus.study.settings import Setting, budget_notes, combine, search_of_grid
+from isthmus.study.settings import Setting, budget_notes, combine, effect_notes, search_of_grid
 from isthmus.tasks.metrics import metric_of
 from isthmus.version import LAWS, VERSION
 
@@ -97,7 +97,7 @@ class Results:
         self.runs = [run for run in self.runs if run.method not in diverged]
         if any(each.values for each in settings):
             self.search = search_of_grid(settings, self.runs, selected_by, diverged)
-            self.notes += budget_notes(settings)
+            self.notes += [*budget_notes(settings), *effect_notes(settings, self.runs)]
         hidden = set() if self.search is None else self.search.unchosen
         shown = [each.method for each in settings if each.method.label not in hidden]
         self.notes += result_notes(shown, self.runs, judged_by)

@@ -238,6 +238,23 @@ def search_of_grid(
     return Search(metric, rank(tried, metric))
 
 
+def effect_notes(settings: Sequence[Setting], runs: Sequence[RunResult]) -> list[str]:
+    """A line for each option of a method whose values made no difference in any evaluated round of any seed."""
+    histories: dict[str, dict[int, Any]] = {}
+    for run in runs:
+        histories.setdefault(run.method, {})[run.seed] = run.history
+    found: dict[tuple[str, ...], str] = {}
+    for one, other in itertools.combinations(settings, 2):
+        own = histories.get(one.method.label, {})
+        if one.of == other.of and any(own.values()) and own == histories.get(other.method.label):
+            varied = [name for name in one.values if one.values[name] != other.values.get(name)]
+            alike = f"{one.method.label} and {other.method.label} are the same in every round: "
+            found.setdefault(
+                (one.of, *varied), alike + ", ".join(f"'{each}'" for each in varied) + " has no effect there"
+            )
+    return list(found.values())
+
+
 def budget_notes(settings: Sequence[Setting]) -> list[str]:
     """A line for each method that has fewer settings than another: it lacks an option, or the grid is not for it."""
     counts = Counter(each.of for each in settings)
