@@ -20,8 +20,9 @@ from isthmus.methods.base import Method
 from isthmus.report.report import write_report
 from isthmus.result_files import STATE
 from isthmus.study.config import Study
+from isthmus.study.folder import hold_folder
 from isthmus.study.loop import RunResult
-from isthmus.study.run import Watcher, hold_folder
+from isthmus.study.run import Watcher
 
 pytest.importorskip("nvflare")
 from isthmus.deploy.admin import JobState, Standing

@@ -20,9 +20,10 @@ from isthmus.federation.models import GROUP_NAME
 from isthmus.methods.base import Method
 from isthmus.result_files import STATE
 from isthmus.study.config import Study
+from isthmus.study.folder import hold_folder, prepare_folder
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, sort_runs
-from isthmus.study.run import Watcher, hold_folder, prepare_folder
+from isthmus.study.run import Watcher
 from isthmus.tasks.base import Task
 
 if TYPE_CHECKING:

@@ -69,7 +69,7 @@ class Loaded:
     """The parties of a run.
 
     Arguments:
-        classes: number of classes, or of tasks if items have several labels.
+        classes: number of classes, or of tasks if items have several labels; 0 if only the labels show it.
         partition: the partition that made the parties.
         note: what the data set says about its data.
         named_task: the task that the study names, if it names one.
@@ -94,7 +94,7 @@ class Loaded:
     @cached_property
     def task(self) -> Task:
         """The named task, or else the task that the labels ask for."""
-        return task_of(self.named_task, self.parties, self.classes, self.task_options, self.labels)
+        return task_of(self.named_task, self.parties, self.classes or None, self.task_options, self.labels)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,11 +15,11 @@ from typing import Any, Literal, Protocol
 
 from torch import nn
 
-from isthmus import result_files, store
+from isthmus import store
 from isthmus.data.describe import describe
 from isthmus.data.description import CutDescription
-from isthmus.data.fingerprint import fingerprint
 from isthmus.data.level import Level
+from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool as DataPool
 from isthmus.data.pool import check_no_folder
@@ -31,8 +29,10 @@ from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.own_code import identify, reference_of
+from isthmus.privacy.options import Privacy
 from isthmus.result_files import STATE
 from isthmus.study.config import Loaded, Study, check_distinct, check_no_effect, code_table, merge
+from isthmus.study.folder import MARK, discard_unless_started, hold_folder, prepare_folder
 from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
 from isthmus.study.notes import data_notes, federation_notes, model_notes, probability_notes, protocol_notes
@@ -42,14 +42,9 @@ from isthmus.study.private import adapted, check_no_search, privacy_of, privacy_
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.protocol import preset_for
 from isthmus.study.results import Results, sort_runs
-from isthmus.study.settings import LeftOut, combine, flatten, recorded
-from isthmus.study.setup import check_labelled, module_for, needs_whole, suited, task_of
+from isthmus.study.settings import LeftOut, combine, recorded
+from isthmus.study.setup import check_labelled, module_for, needs_whole, suited
 from isthmus.tasks.base import Task
-
-MARK = "study"
-"""File in it that says which study it belongs to."""
-DATA = "fingerprint of the data"
-"""Entry of that file: a seed and the digest of the data with it."""
 
 
 class Watcher:
@@ -140,10 +135,7 @@ def run_study(
     held = first.fingerprint
     notes = protocol_notes(study.protocol, {"data": study.data, "partition": study.partition})
     notes += federation_notes(study)
-    of_seed = study.seeds[0] if len(study.seeds) > 1 else None
-    notes += data_notes(study.listed_methods(), first.parties, first_cut, study.task, of_seed)
-    notes += model_notes(study.trained_encoders(), first.parties, first.task)
-    notes += [] if first.by_workers else probability_notes(study.trained_encoders(), first.parties, first.task)
+    notes += _notes_on(first, first_cut, study, study.listed_methods(), study.trained_encoders())
     existed = out is not None and out.exists()
     state = None if out is None else out / STATE
     runs: list[RunResult] = []
@@ -184,7 +176,7 @@ def run_study(
             raise
         except IsthmusError:
             if out is not None:
-                _discard_unless_started(out, existed)
+                discard_unless_started(out, existed)
             raise
         runs = sort_runs(runs, [method.label for method in methods])
         own = own_models({method.label: study.encoder(method) for method in methods})
@@ -201,20 +193,28 @@ def run_study(
 
 def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options: Any) -> Run:
     """Return the run of one method of a study with one seed; `options` are those of `Run`."""
-    encoder = study.encoder(method)
-    method = suited(method, encoder, loaded.task.level)
-    module = module_for(encoder, loaded.parties, loaded.task, seed)
-    device = study.torch_device()
     parties = loaded.parties
     if loaded.by_workers and (method.role == "pooled" or needs_whole(parties, loaded.task)):
         parties = study.load(seed).parties
-    about = loaded.task, seed, parties[0].inputs, loaded.labels, loaded.encoding, study.named_privacy()
-    drawn = loaded.partition.split is not None
-    description = describe_model(method, encoder, *about, loaded.parties, drawn)
-    return Run(
-        method, parties, loaded.task, module, seed=seed, device=device, wire=study.wire, description=description,
-        privacy=study.named_privacy(), **options,
-    )  # fmt: skip
+    options |= {"device": study.torch_device(), "wire": study.wire}
+    return _run_of(method, study.encoder(method), seed, loaded, parties, study.named_privacy(), **options)
+
+
+def _run_of(
+    method: Method,
+    model: Any,
+    seed: int,
+    loaded: Loaded,
+    parties: Sequence[Party],
+    privacy: Privacy | None,
+    **options: Any,
+) -> Run:
+    """Return the run of a method that trains this model; of loaded outlines, `parties` may be whole."""
+    method = suited(method, model, loaded.task.level)
+    module = module_for(model, loaded.parties, loaded.task, seed)
+    about = loaded.task, seed, loaded.parties[0].inputs, loaded.labels, loaded.encoding, privacy, loaded.parties
+    description = describe_model(method, model, *about, loaded.partition.split is not None)
+    return Run(method, parties, loaded.task, module, seed=seed, description=description, privacy=privacy, **options)
 
 
 def run_methods(
@@ -370,6 +370,15 @@ def _describe(loaded: Loaded) -> CutDescription:
     return describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
 
 
+def _notes_on(
+    loaded: Loaded, cut: CutDescription, study: Study, methods: Sequence[Method], models: Sequence[Any]
+) -> list[str]:
+    """What a reader must know of the data of the first seed, and of models beside them."""
+    notes = data_notes(methods, loaded.parties, cut, study.task, study.seeds[0] if len(study.seeds) > 1 else None)
+    notes += model_notes(models, loaded.parties, loaded.task)
+    return notes + ([] if loaded.by_workers else probability_notes(models, loaded.parties, loaded.task))
+
+
 def _restore_run(state: Path | None, method: Method, seed: int, watcher: Watcher) -> RunResult | None:
     """Read a run that was finished before the study was resumed."""
     file = None if state is None else state / f"{method.label}-{seed}.run"
@@ -395,189 +404,12 @@ def _finish_run(state: Path | None, method: Method, result: RunResult, watcher: 
     watcher.run_done(result)
 
 
-@contextmanager
-def hold_folder(out: Path) -> Iterator[None]:
-    """Lock a result folder for the duration of the `with` block: two studies in one folder would mix their files."""
-    existed = out.exists()
-    if existed and not out.is_dir():
-        raise IsthmusError(f"{out} is a file: choose a folder")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        folder = None if sys.platform == "win32" else os.open(out, os.O_RDONLY)  # Windows opens no folders
-    except OSError as error:
-        raise IsthmusError(f"cannot create the folder {out}: {error.strerror or error}; choose another") from error
-    try:
-        if folder is not None:
-            store.hold(folder, wait=False)
-        yield
-    except BlockingIOError as error:
-        raise IsthmusError(f"{out} is in use by another study: wait for it, or stop it first") from error
-    finally:
-        if folder is not None:
-            os.close(folder)
-        if not existed:
-            with suppress(OSError):  # it has content
-                out.rmdir()
-
-
-def prepare_folder(
-    out: Path,
-    resolved: Mapping[str, Any],
-    *,
-    resume: bool,
-    force: bool,
-    settings: Sequence[Mapping[str, Any]] | None = None,
-    fingerprint_of: Callable[[int], str | None] | None = None,
-    comparable: bool = True,
-) -> None:
-    """Check that the result folder may be written, and save which study it belongs to.
-
-    Arguments:
-        settings: methods with their options; a resumed study may have others and other seeds, but none with a label
-            that has had other options. Without them it must be the same.
-        fingerprint_of: of the data with a seed; a resumed study must have those that it was started with.
-        comparable: whether results have the study as it is here; those of a federation have it as its parties say.
-    """
-    mark = out / STATE / MARK
-    started = dict(resolved)
-    if settings is not None:
-        started = {key: value for key, value in resolved.items() if key != "grid"} | {"methods": list(settings)}
-    if resume:
-        if (out / "results.json").exists() and not mark.exists():
-            differ = _differences(_finished_study(out), _as_loaded(resolved), added=True) if comparable else []
-            found = ", ".join(differ)
-            raise IsthmusError(
-                f"{out} holds a finished study: there is nothing to resume"
-                f"{f' (this one differs in {found})' if found else ''}; use {format_option('force', True)} to run "
-                "it again, or run more methods, seeds or rounds in a folder of their own and compare the two"
-            )
-        if not mark.exists():
-            raise IsthmusError(f"{out} holds no started study: run it without {format_option('resume', True)}")
-        before = store.load(mark)
-        data = before.pop(DATA, None)
-        _check_same(out, before, _as_loaded(started), ("methods", "seeds", "code") if settings is not None else ())
-        if data is not None and fingerprint_of is not None and fingerprint_of(data["seed"]) != data["digest"]:
-            raise IsthmusError(
-                f"{out}: the data have changed since this study was started: give it the data as they were, or start "
-                f"over with {format_option('force', True)}"
-            )
-        if settings is not None:  # runs of what is left out now may be taken up later
-            labels = set(map(_label, settings))
-            left_out = [each for each in before["methods"] if _label(each) not in labels]
-            code = {**before.get("code", {}), **started.get("code", {})}
-            started |= {"methods": [*settings, *left_out], **({"code": code} if code else {})}
-        store.save(mark, _as_loaded({**started, DATA: data}))
-        return
-    if out.exists() and any(out.iterdir()):
-        if not force:
-            go_on, over = format_option("resume", True), format_option("force", True)
-            raise IsthmusError(f"{out} is not empty: use {go_on} to continue, {over} to start over, or a new folder")
-        if not (mark.exists() or _holds_results(out)):
-            raise IsthmusError(f"{out} holds files that are not results: choose another folder")
-        for name in (
-            "results.json",
-            "study.toml",
-            "history.parquet",
-            "ledger.parquet",
-            "set-up.parquet",
-            "places.parquet",
-            "report.html",
-            *(path.name for ending in (".json", ".html", ".sig") for path in out.glob(f"dossier*{ending}")),
-            store.SUMS,
-            STATE,
-            "weights",
-            "graphs",
-        ):
-            path = out / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    existed = out.exists()
-    data = None
-    if fingerprint_of is not None:
-        data = {"seed": resolved["seeds"][0], "digest": fingerprint_of(resolved["seeds"][0])}
-    try:
-        store.save(mark, _as_loaded({**started, DATA: data}))
-    except IsthmusError:
-        shutil.rmtree(out / STATE if existed else out, ignore_errors=True)
-        raise
-
-
 def _settings_of(study: Study, level: Level) -> list[dict[str, Any]]:
     """All that runs, with the options that it trains with and those of the model that a grid varies."""
     return [
         suited(each.method, study.encoder(each.method), level).to_dict() | ({"model": each.model} if each.model else {})
         for each in study.settings()
     ]
-
-
-def _label(method: Mapping[str, Any]) -> str:
-    return str(method.get("label") or method["name"])
-
-
-def _check_same(out: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Sequence[str]) -> None:
-    """Raise an error if a study differs from the one that was started; of `may_differ`, only in what both have."""
-
-    differ = _differences(before, now, may_differ)
-    if differ:
-        more = "; methods, seeds and values of the grid may be added or left out" if may_differ else ""
-        raise IsthmusError(
-            f"{out} holds another study, which differs in {', '.join(differ)}: resume it with the options it was "
-            f"started with{more}"
-        )
-
-
-def _differences(
-    before: Mapping[str, Any], now: Mapping[str, Any], but: Sequence[str] = ("methods", "code"), *, added: bool = False
-) -> list[str]:
-    """Name what differs between two studies, an option of a method with its method.
-
-    Arguments:
-        but: parts that are not compared as a whole; of methods and code, only what both have.
-        added: also name the methods that only the second study has.
-    """
-
-    def entries(study: Mapping[str, Any]) -> dict[str, Any]:
-        methods = {f"method '{_label(each)}'": each for each in study.get("methods", [])}
-        return methods | {f"the code of '{name}'": source for name, source in study.get("code", {}).items()}
-
-    own, others = entries(now), entries(before)
-    found = [f"'{key}'" for key in {**before, **now} if key not in but and before.get(key) != now.get(key)]
-    for name, each in own.items():
-        if name not in others:
-            found += [name] if added else []
-        elif not isinstance(each, Mapping):
-            found += [name] if each != others[name] else []
-        else:
-            new, old = flatten(each), flatten(others[name])
-            found += [f"'{path}' of {name}" for path in {**old, **new} if old.get(path) != new.get(path)]
-    return found
-
-
-def _finished_study(out: Path) -> Mapping[str, Any]:
-    """The study of which a folder holds results; nothing if they cannot be read."""
-    try:
-        return dict(store.parse_json(store.read_text(out / result_files.RESULTS))["study"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return {}
-
-
-def _discard_unless_started(out: Path, existed: bool) -> None:
-    """Delete what a study wrote that failed before there was anything to resume."""
-    parts = {path.name for path in (out / STATE).iterdir() if path.suffix != ".part"}  # of processes that were killed
-    if parts == {MARK}:
-        shutil.rmtree(out / STATE if existed else out, ignore_errors=True)
-
-
-def _holds_results(out: Path) -> bool:
-    """Whether a study wrote this folder; other programs have files called results.json too."""
-    try:
-        return "isthmus" in store.parse_json(store.read_text(out / result_files.RESULTS))
-    except (OSError, ValueError, TypeError):  # damaged results count too
-        return False
-
-
-def _as_loaded(value: Any) -> Any:
-    """Return a value as `store.load` returns it, with lists for tuples."""
-    return store.unpack(store.pack(value))
 
 
 def run(
@@ -655,76 +487,55 @@ def run(
     chosen = [setting.method for setting in settings]
     check_distinct(chosen, "run")
     encoder = _given_model(model)
-    models: list[Any] = [with_model_options(encoder, setting.model) for setting in settings]
+    models = {each.method.label: with_model_options(encoder, each.model) for each in settings}
     if out is not None and Path(out).exists():
         raise IsthmusError(f"{out} exists: choose another folder")
     plan = Study.of({**about_data, **once}, "run")
     task = plan.named_task() if not isinstance(task, Task) else type(task).read(_without_name(table), "task")
-    torch_device = plan.torch_device()
-    if out is not None:
-        try:
-            Path(out).mkdir(parents=True)
-        except OSError as error:
-            raise IsthmusError(f"cannot create the folder {out}: {error.strerror or error}; choose another") from error
-    runs = []
+    where = {"device": plan.torch_device(), "wire": wire, "on_round": on_round}
+    runs: list[RunResult] = []
     cuts: dict[int, CutDescription] = {}
     left_out = LeftOut(settings)
-    try:
+
+    def load(seed: int) -> Loaded:
+        if given is None:
+            return plan.cut_data(seed)
+        return Loaded(_with_items(given, task, seed), classes or 0, Given(), "", task, plan.task_options())
+
+    def train(method: Method, seed: int, **_: Any) -> RunResult:
+        return _run_of(method, models[method.label], seed, loaded, loaded.parties, hidden, **where).go()
+
+    with nullcontext() if out is None else hold_folder(Path(out)):
+        first = load(plan.seeds[0])
         for at in plan.seeds:
-            loaded = plan.cut_data(at) if given is None else None
-            held = _with_items(given or [], task, at) if loaded is None else loaded.parties
-            if held and unlabelled == "error":
-                check_labelled(held)
-            known = classes if loaded is None else loaded.classes
-            labels, encoding = ((), None) if loaded is None else (loaded.labels, loaded.encoding)
-            learned = task_of(task, held, known, plan.task_options(), labels)
-            cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
-            if at == plan.seeds[0]:
-                data_mark = {"seed": at, "digest": fingerprint(held)}
-            for plain, trained in zip(chosen, models, strict=True):
-                if plain.label in left_out.labels:
-                    continue
-                each = suited(plain, trained, learned.level)
-                module = module_for(trained, held, learned, at)
-                drawn = loaded is not None and loaded.partition.split is not None
-                read = held[0].inputs, labels, encoding, hidden, held, drawn
-                about = describe_model(each, trained, learned, at, *read)
-                where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
-                where["privacy"] = hidden
-                try:
-                    runs.append(Run(each, held, learned, module, description=about, **where).go())
-                except DIVERGED as error:
-                    left_out.add(plain.label, at, error)
-    except BaseException:
+            loaded = first if at == plan.seeds[0] else load(at)
+            if unlabelled == "error":
+                check_labelled(loaded.parties)
+            cuts[at] = _describe(loaded)
+            runs += run_methods(chosen, at, train, Watcher(), left_out=left_out)
+        whole = plan.resolved(first) if given is None else {"data": {"name": "parties given in Python"}}
+        study = {
+            "parties": len(first.parties),
+            "seeds": plan.seeds,
+            "data": whole["data"],
+            "partition": whole.get("partition", {}),
+            "task": first.task.to_dict(),
+            "model": model_table(encoder),
+            "methods": [each.to_dict() for each in recorded(listed, encoder, first.task.level, grid or {})],
+            **({"grid": dict(grid)} if grid else {}),
+            **({} if hidden is None else {"privacy": privacy_table(hidden)}),
+        }
+        own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
+        runs = sort_runs(runs, [each.label for each in chosen])
+        trained = [models[each.label] for each in chosen if each.role != "constant"]
+        notes = [*protocol_notes(protocol, whole), *_notes_on(first, cuts[plan.seeds[0]], plan, listed, trained)]
+        results = Results(
+            {**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=own_models(models)
+        )
+        results.fingerprint = {"seed": plan.seeds[0], "digest": first.fingerprint}
+        results.compare_settings(settings, first.task.judged_by, first.task.selected_by, left_out.labels)
         if out is not None:
-            Path(out).rmdir()  # created above, still empty
-        raise
-    whole = {"data": {"name": "parties given in Python"}} if loaded is None else plan.resolved(loaded)
-    rated = recorded(listed, encoder, learned.level, grid or {})
-    study = {
-        "parties": len(held),
-        "seeds": plan.seeds,
-        "data": whole["data"],
-        "partition": whole.get("partition", {}),
-        "task": learned.to_dict(),
-        "model": model_table(encoder),
-        "methods": [each.to_dict() for each in rated],
-        **({"grid": dict(grid)} if grid else {}),
-        **({} if hidden is None else {"privacy": privacy_table(hidden)}),
-    }
-    own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
-    runs = sort_runs(runs, [each.label for each in chosen])
-    of_seed = at if len(plan.seeds) > 1 else None
-    notes = [*protocol_notes(protocol, whole)]
-    notes += data_notes(listed, held, cuts[at], plan.task, of_seed)
-    notes += model_notes(models, held, learned) + probability_notes(models, held, learned)
-    given_models = own_models({each.label: trained for each, trained in zip(chosen, models, strict=True)})
-    results = Results(
-        {**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=given_models, fingerprint=data_mark
-    )
-    results.compare_settings(settings, learned.judged_by, learned.selected_by, left_out.labels)
-    if out is not None:
-        results.save(Path(out))
+            results.save(Path(out))
     return results
 
 
@@ -738,7 +549,7 @@ def _check_arguments(
     for name, value, fits, what in (
         ("method", method, listed, "the name of a method, a method with its options, or a list of these"),
         ("partition", partition, partition is None or isinstance(partition, str | Mapping), table),
-        ("classes", classes, classes is None or isinstance(classes, int), "their number"),
+        ("classes", classes, classes is None or (isinstance(classes, int) and classes > 0), "their number"),
         ("on_round", on_round, on_round is None or callable(on_round), "a function of the round and its metrics"),
         ("out", out, out is None or isinstance(out, str | Path), "the path of a folder"),
         ("unlabelled", unlabelled, unlabelled in ("error", "idle"), "'error' or 'idle'"),

@@ -23,10 +23,11 @@ from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR
 from isthmus.result_files import Search, Tried
 from isthmus.study.config import Loaded, Study
+from isthmus.study.folder import hold_folder
 from isthmus.study.private import check_no_search
 from isthmus.study.processes import Processes, Send, count_processes
 from isthmus.study.results import Results
-from isthmus.study.run import Watcher, build_run, hold_folder, run_study
+from isthmus.study.run import Watcher, build_run, run_study
 from isthmus.study.settings import check_options, flatten, option_fields, options_for, rank, with_values
 from isthmus.tasks.metrics import metric_of
 
