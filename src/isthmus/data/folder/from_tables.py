@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -287,14 +287,9 @@ def _tables(
             continue
         found[path] = original.column_names
         if file != MOLECULES:
-            original, index = without_index(original, [*columns, *tasks, *source.ignore])
-            notes += [Problem(path.name, each, severe=False) for each in index]
-            of_ids = [name for name, final in columns.items() if final in ids]
-            original, commas = read_decimal_commas(original, ["id", *of_ids])
-            for column, what in commas.items():
-                at = original.column_names.index(column)
-                original = original.set_column(at, column, original.column(at).cast(pa.float64()))
-                notes.append(Problem(path.name, what, severe=False))
+            of_ids = ["id", *(name for name, final in columns.items() if final in ids)]
+            original, done = _with_numbers(original, [*columns, *tasks, *source.ignore], of_ids)
+            notes += [Problem(path.name, each, severe=False) for each in done]
         has_graph = source.columns.get("graph", "graph") in original.column_names
         if file == EDGES and not from_edges and not has_graph:
             roles = {role: final for role, final in roles.items() if role != "graph"}
@@ -307,23 +302,8 @@ def _tables(
             table = table.drop_columns(nameless)
             notes.append(Problem(path.name, "a column without a name is left out", severe=False))
         used = [name for name in table.column_names if file == NODES or name in (*roles.values(), *tasks)]
-        extra = [name for name in table.column_names if name not in used]
-        if extra:
-            what = f"columns without a role are left out: {join_names(extra)}"
-            numbers = [name for name in extra if is_numeric(table.schema.field(name).type)]
-            if file == EDGES and numbers and "weight" not in used:
-                near = [name for name in numbers if not words(name) & DISTANCES]
-                what += f" (if it is the edges' weight, larger for nearer ends: --weight {(near or numbers)[0]}"
-                what += ")" if near else f"; if it is a distance, 1 / {numbers[0]} in its place)"
-            elif file == EDGES and source.graphs is None:
-                what += "; as features of edges they are read from --tables with --as-edges TABLE in place of --edges"
-                if NODES in tables and any(is_list(each.type) for each in tables[NODES].schema):
-                    what += ", which leaves lists out"
-            notes.append(Problem(path.name, what, severe=False))
-        weight = source.columns.get("weight", "weight")
-        if file == EDGES and "weight" in used and words(weight) & DISTANCES:
-            what = f"'{weight}' is named like a distance, and a larger weight means nearer"
-            notes.append(Problem(path.name, f"{what}: if it is one, give 1 / {weight} in its place", severe=False))
+        of_edges = None if file != EDGES else tables.get(NODES, table.select([]))
+        notes += [Problem(path.name, each, severe=False) for each in _notes_on_columns(table, used, of_edges, source)]
         tables[file] = table.select(used)
     errors.check()
     if source.graphs is not None:
@@ -332,6 +312,46 @@ def _tables(
         tables[NODES], tables[EDGES], more = _with_own_numbers(tables[NODES], tables[EDGES], source)
         notes += more
     return tables, notes
+
+
+def _with_numbers(table: Any, known: Sequence[str], ids: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return a table without an index, with numbers for texts that have decimal commas, and what was done.
+
+    Arguments:
+        known: names of columns that are meant as they are.
+        ids: those of ids, which stay texts.
+    """
+    table, done = without_index(table, known)
+    table, commas = read_decimal_commas(table, ids)
+    for column in commas:
+        at = table.column_names.index(column)
+        table = table.set_column(at, column, table.column(at).cast(pa.float64()))
+    return table, [*done, *commas.values()]
+
+
+def _notes_on_columns(table: Any, used: Sequence[str], nodes: Any, source: SourceTables) -> Iterator[str]:
+    """Say which columns are left out, and what those of edges may be.
+
+    Arguments:
+        nodes: beside a table of edges, that of the nodes; else None.
+    """
+    extra = [name for name in table.column_names if name not in used]
+    if extra:
+        what = f"columns without a role are left out: {join_names(extra)}"
+        numbers = [name for name in extra if is_numeric(table.schema.field(name).type)]
+        if nodes is not None and numbers and "weight" not in used:
+            near = [name for name in numbers if not words(name) & DISTANCES]
+            what += f" (if it is the edges' weight, larger for nearer ends: --weight {(near or numbers)[0]}"
+            what += ")" if near else f"; if it is a distance, 1 / {numbers[0]} in its place)"
+        elif nodes is not None and source.graphs is None:
+            what += "; as features of edges they are read from --tables with --as-edges TABLE in place of --edges"
+            if any(is_list(each.type) for each in nodes.schema):
+                what += ", which leaves lists out"
+        yield what
+    weight = source.columns.get("weight", "weight")
+    if nodes is not None and "weight" in used and words(weight) & DISTANCES:
+        what = f"'{weight}' is named like a distance, and a larger weight means nearer"
+        yield f"{what}: if it is one, give 1 / {weight} in its place"
 
 
 def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> Any:
