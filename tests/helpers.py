@@ -17,9 +17,11 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, S
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
+from isthmus.data.cohort import Cohort
 from isthmus.data.partition.given import Given
-from isthmus.data.party import Cohort, Party, pool_parties
+from isthmus.data.party import Party
 from isthmus.data.pool import Pool
+from isthmus.data.pooled import pool_parties
 from isthmus.data.rows import to_dense
 from isthmus.methods.training import LocalTraining, PartyOptimizer
 from isthmus.nn import decoupled, encoders

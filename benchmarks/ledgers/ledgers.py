@@ -38,8 +38,9 @@ from isthmus.data.datasets.laundering import DAY, Town, Transfers
 from isthmus.data.datasets.ledgers import Ledgers
 from isthmus.data.datasets.payments import features, one_hot
 from isthmus.data.history import histories
-from isthmus.data.party import Party, pool_parties
+from isthmus.data.party import Party
 from isthmus.data.pool import Pool
+from isthmus.data.pooled import pool_parties
 from isthmus.study.results import Results
 
 HERE = Path(__file__).parent

@@ -24,7 +24,7 @@ _MODULES = {
     "check_method": "isthmus.testing",
     "Party": "isthmus.data.party",
     "Border": "isthmus.data.party",
-    "Cohort": "isthmus.data.party",
+    "Cohort": "isthmus.data.cohort",
     "Schema": "isthmus.data.schema",
     "DataSet": "isthmus.data.pool",
     "Partition": "isthmus.data.partition",
@@ -58,9 +58,9 @@ _MODULES = {
 __all__ = ["__version__", *_MODULES]
 
 if TYPE_CHECKING:
+    from isthmus.data.cohort import Cohort as Cohort
     from isthmus.data.partition import Partition as Partition
     from isthmus.data.party import Border as Border
-    from isthmus.data.party import Cohort as Cohort
     from isthmus.data.party import Party as Party
     from isthmus.data.pool import DataSet as DataSet
     from isthmus.data.schema import Schema as Schema

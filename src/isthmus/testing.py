@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from isthmus.data import rows
+from isthmus.data.cohort import Block, Cohort
 from isthmus.data.level import Level
 from isthmus.data.partition import Partition
-from isthmus.data.party import SPLITS, Block, Cohort, Party, pool_parties
+from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import DataSet
+from isthmus.data.pooled import pool_parties
 from isthmus.data.schema import Schema
 from isthmus.errors import IsthmusError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire

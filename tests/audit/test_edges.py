@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from helpers import make_graph_parties, make_node_parties
 from isthmus.audit import edges as edges_audit
 from isthmus.audit.edges import EdgeInference, Guess, guess_from_model
-from isthmus.data.party import Cohort
+from isthmus.data.cohort import Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.fgcl import FGCL
 from isthmus.nn.encoders import Encoder

@@ -8,7 +8,7 @@ import torch
 
 from isthmus.audit import membership
 from isthmus.audit.membership import Membership, Risk, RoundRisk
-from isthmus.data.party import pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation import pieces
 from isthmus.methods.base import Method

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.benchmarks.conftest import PAPERS
 
-from isthmus.data.party import Cohort
+from isthmus.data.cohort import Cohort
 from isthmus.nn.draws import draws_of
 from isthmus.nn.encoders import Encoder
 from isthmus.papers.plan import Cell, Table

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from isthmus.data.cohort import Block, Cohort, check_compatible
 from isthmus.data.describe import describe
 from isthmus.data.fingerprint import fingerprint
 from isthmus.data.folder.writing import write_party
-from isthmus.data.party import Block, Border, Cohort, Party, check_compatible, pool_parties
+from isthmus.data.party import Border, Party
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.report.wording import count_columns, describe_cut
 

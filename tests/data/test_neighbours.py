@@ -5,8 +5,8 @@ import torch
 from scipy.stats import chisquare
 
 from helpers import make_node_parties
+from isthmus.data.cohort import Cohort
 from isthmus.data.neighbours import Neighbours, distinct
-from isthmus.data.party import Cohort
 from isthmus.nn.draws import Draws
 
 

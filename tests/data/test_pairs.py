@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from isthmus.data import rows
+from isthmus.data.cohort import Cohort
 from isthmus.data.folder import degrees
 from isthmus.data.pairs import assign_pairs, hold_out_links, sample_non_links
 from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.partition.given import Given
-from isthmus.data.party import SPLITS, Cohort, Pairs, Party, pool_parties
+from isthmus.data.party import SPLITS, Pairs, Party
 from isthmus.data.pool import Pool, items_per_party, numpy_generator
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from helpers import make_node_parties
 from isthmus.data.datasets.banks import Banks
-from isthmus.data.party import pool_parties
 from isthmus.data.pool import Pool, items_per_party, numpy_generator, rank_within, split_by_share
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 
 GROUPS = st.lists(st.integers(0, 5), min_size=1, max_size=40).map(torch.tensor)

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
+from isthmus.data.cohort import Cohort, check_compatible
 from isthmus.data.partition.cut import cut_into_parties
-from isthmus.data.party import Cohort, Party, check_compatible, pool_parties
+from isthmus.data.party import Party
+from isthmus.data.pooled import pool_parties
 from isthmus.data.schema import Schema
 from isthmus.errors import IsthmusError
 

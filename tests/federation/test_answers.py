@@ -12,7 +12,7 @@ from scripted import NAMES, bits
 from torch import Tensor
 
 from helpers import FEATURES, make_node_parties
-from isthmus.data.party import Cohort
+from isthmus.data.cohort import Cohort
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers
 from isthmus.federation.answers import Answer, Answers, IdUnion, Mail, PartialTotal, PlainTotal, Reply, Total
 from isthmus.federation.sums import positions_of

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from helpers import CLASSES, FEATURES, assert_same_history, make_graph_parties, make_node_parties
-from isthmus.data.party import Cohort, Party
+from isthmus.data.cohort import Cohort
+from isthmus.data.party import Party
 from isthmus.federation import pieces, wire
 from isthmus.federation.pieces import aligned, training_rows
 from isthmus.methods.base import Method

@@ -9,7 +9,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 
 from isthmus import store
-from isthmus.data.party import pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Model, State

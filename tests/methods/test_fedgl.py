@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from helpers import make_graph_parties, make_node_parties
 from isthmus.data.datasets.banks import Banks
 from isthmus.data.partition.given import Given
-from isthmus.data.party import pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Total

@@ -8,7 +8,7 @@ import torch
 from personal import built, mean, run, weights_of
 
 from helpers import assert_close, make_parties, plain_optimizer
-from isthmus.data.party import Block, Cohort
+from isthmus.data.cohort import Block, Cohort
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgssl import FGSSL, class_contrast, divergence, view
 from isthmus.methods.training import LocalTraining

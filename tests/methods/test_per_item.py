@@ -9,7 +9,7 @@ import torch
 from torch.func import functional_call
 
 from helpers import make_graph_parties, make_node_parties
-from isthmus.data.party import Cohort
+from isthmus.data.cohort import Cohort
 from isthmus.federation.private import PrivateItems
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.per_item import ItemGradients

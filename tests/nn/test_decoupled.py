@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers import CLASSES, FEATURES, make_parties, plain_output
-from isthmus.data.party import Cohort
+from isthmus.data.cohort import Cohort
 from isthmus.nn import per_party
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.encoders import Encoder

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch_geometric import nn as gnn
 from torch_geometric.data import Data
 
-from isthmus.data.party import Cohort, Party
+from isthmus.data.cohort import Cohort
+from isthmus.data.party import Party
 from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError
 from isthmus.nn.edge_features import EdgeGat, EdgeGin, Transformer

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
-from isthmus.data.party import Cohort, Party
+from isthmus.data.cohort import Cohort
+from isthmus.data.party import Party
 from isthmus.data.schema import Inputs
 from isthmus.nn.draws import Draws
 from isthmus.nn.edge_readout import EdgeReadout

@@ -21,7 +21,7 @@ from helpers import (
     slope_of,
     train_side_by_side,
 )
-from isthmus.data.party import Cohort
+from isthmus.data.cohort import Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder, WeightedSage, uses_edge_weights

@@ -10,7 +10,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from helpers import CLASSES, ENCODERS, FEATURES, apart, make_node_parties
-from isthmus.data.party import Block, Cohort, Party
+from isthmus.data.cohort import Block, Cohort
+from isthmus.data.party import Party
 from isthmus.nn.draws import Draws
 from isthmus.nn.encoders import Convolutions, Encoder, Readout
 from isthmus.nn.hops import GraphsHop, Hop, HopPropagations

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers import CLASSES, FEATURES, apart, make_node_parties
-from isthmus.data.party import Cohort
+from isthmus.data.cohort import Cohort
 from isthmus.errors import IsthmusError
 from isthmus.nn import layerwise
 from isthmus.nn.encoders import Encoder

@@ -18,7 +18,7 @@ from helpers import (
     make_parties,
     train_side_by_side,
 )
-from isthmus.data.party import Block, Cohort
+from isthmus.data.cohort import Block, Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining, PartyOptimizer

@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional as F
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from isthmus.data.party import Block
+from isthmus.data.cohort import Block
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.per_party import per_party
 from isthmus.nn.products import (

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers import CLASSES, FEATURES, STEADY, assert_law, make_node_parties
-from isthmus.data.party import Cohort
+from isthmus.data.cohort import Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.training import LocalTraining
 from isthmus.nn import projected

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from helpers import CLASSES, FEATURES, make_parties
-from isthmus.data.party import Cohort
+from isthmus.data.cohort import Cohort
 from isthmus.nn.encoders import Gcn
 from isthmus.nn.per_party import PerParty
 from isthmus.nn.stacks import FirstLayer, dense, is_stack, length, not_finite, outline, pick, slice_of, slices

@@ -19,7 +19,7 @@ from helpers import (
     plain_output,
     train_side_by_side,
 )
-from isthmus.data.party import Cohort
+from isthmus.data.cohort import Cohort
 from isthmus.nn.per_party import per_party
 from isthmus.nn.twins import TWINS, Bank, twin, twin_of, without_caches
 from isthmus.nn.weights import initial_weights

@@ -12,7 +12,8 @@ from tests.deploy.federated_studies import federated, in_one_process
 
 from isthmus.data.datasets import ledgers
 from isthmus.data.folder.from_database import DatabaseSource, create_databases
-from isthmus.data.party import SPLITS, Party, pool_parties
+from isthmus.data.party import SPLITS, Party
+from isthmus.data.pooled import pool_parties
 from isthmus.study.config import Study
 from party_folders import load_folders
 

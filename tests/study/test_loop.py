@@ -19,7 +19,7 @@ from torch_geometric.nn import GCNConv
 
 from helpers import make_node_parties
 from isthmus import store
-from isthmus.data.party import pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Answers, Total

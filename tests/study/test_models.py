@@ -25,8 +25,9 @@ import isthmus
 from isthmus import own_code, store
 from isthmus.data.level import Level
 from isthmus.data.partition import Partition
-from isthmus.data.party import Party, pool_parties
+from isthmus.data.party import Party
 from isthmus.data.pool import DataSet
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError, flags_in_messages
 from isthmus.study.config import Study
 from isthmus.study.export import export_model

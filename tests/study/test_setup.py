@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from helpers import make_graph_parties, make_node_parties
-from isthmus.data.party import Cohort, Party
+from isthmus.data.cohort import Cohort
+from isthmus.data.party import Party
 from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method

@@ -7,10 +7,11 @@ import torch
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 import isthmus
+from isthmus.data.cohort import Cohort
 from isthmus.data.datasets.banks import Banks
 from isthmus.data.folder.writing import write_parties
 from isthmus.data.partition.labels import Random
-from isthmus.data.party import Cohort, pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.data.rows import to_dense
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from isthmus.data import rows
-from isthmus.data.party import Block
+from isthmus.data.cohort import Block
 from isthmus.methods.base import Method
 from isthmus.methods.fclg import FCLG
 from isthmus.methods.infograph import InfoGraph

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from isthmus.data.party import pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.federation.site import Site
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgcl import FGCL

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from isthmus.data.party import Block
+from isthmus.data.cohort import Block
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
 from isthmus.federation.wire import Payload

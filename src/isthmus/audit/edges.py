@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from isthmus.audit.base import Audit, AuditTable
 from isthmus.data import rows
-from isthmus.data.party import Block, Cohort, Party
+from isthmus.data.cohort import Block, Cohort
+from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site

@@ -18,7 +18,8 @@ from sklearn.neural_network import MLPClassifier
 from torch import Tensor, nn
 
 from isthmus.audit.base import Audit, AuditTable
-from isthmus.data.party import Party, pool_parties
+from isthmus.data.party import Party
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from isthmus.data import rows
+from isthmus.data.cohort import check_compatible
 from isthmus.data.description import CutDescription, LabelKind, PartyDescription
-from isthmus.data.party import SPLITS, Party, check_compatible
+from isthmus.data.party import SPLITS, Party
 from isthmus.data.skew import earth_movers
 
 _Labels: TypeAlias = tuple[LabelKind, dict[str, list[Any]], float | None]

@@ -16,7 +16,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from isthmus.data.party import Party, pool_parties
+from isthmus.data.party import Party
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isthmus.data.party import Cohort, Party
+from isthmus.data.cohort import Cohort
+from isthmus.data.party import Party
 
 PARTIES = 512
 """Most parties of a piece: 10,000 parties with 20 nodes each train twice as fast as in one cohort, in half the memory.

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from isthmus.data.party import SPLITS, Cohort, Party
+from isthmus.data.cohort import Cohort
+from isthmus.data.party import SPLITS, Party
 from isthmus.errors import IsthmusError, PartyFailed, did_you_mean, out_of_memory
 from isthmus.federation import wire
 from isthmus.federation.actions import Binding, action

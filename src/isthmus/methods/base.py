@@ -12,8 +12,9 @@ import torch
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 from torch import Tensor, nn
 
+from isthmus.data.cohort import Cohort
 from isthmus.data.level import Level
-from isthmus.data.party import Cohort, Party
+from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answers, Total
 from isthmus.federation.models import Models

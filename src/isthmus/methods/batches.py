@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from isthmus.data import rows
+from isthmus.data.cohort import Block
 from isthmus.data.partition.structure import metis_parts
-from isthmus.data.party import Block, Party
+from isthmus.data.party import Party
 from isthmus.federation.site import Site
 from isthmus.nn.draws import Draws, seed_of
 

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from isthmus.data.party import Cohort, Party, pool_parties
+from isthmus.data.cohort import Cohort
+from isthmus.data.party import Party
+from isthmus.data.pooled import pool_parties
 from isthmus.federation import wire
 from isthmus.federation.site import Site
 from isthmus.methods.base import Listing, Role

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from isthmus.data import rows
-from isthmus.data.party import Block, Cohort, Party
+from isthmus.data.cohort import Block, Cohort
+from isthmus.data.party import Party
 from isthmus.methods.base import Listing
 from isthmus.methods.shared.unsupervised import TwoViews
 from isthmus.nn.contrast import contrast_views

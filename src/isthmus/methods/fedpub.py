@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from isthmus.data import rows
+from isthmus.data.cohort import Block
 from isthmus.data.level import Level
-from isthmus.data.party import Block
 from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Coefficients
 from isthmus.methods.base import Listing

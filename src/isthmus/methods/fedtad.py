@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from isthmus.data import rows
+from isthmus.data.cohort import Block
 from isthmus.data.level import Level
-from isthmus.data.party import Block
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer

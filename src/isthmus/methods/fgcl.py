@@ -14,8 +14,9 @@ from torch_geometric.data import Data
 
 from isthmus.data import rows
 from isthmus.data.cache import digest
+from isthmus.data.cohort import Block
 from isthmus.data.level import Level
-from isthmus.data.party import SPLITS, Block, Party
+from isthmus.data.party import SPLITS, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from isthmus.data import rows
+from isthmus.data.cohort import Block
 from isthmus.data.level import Level
-from isthmus.data.party import Block, Party
+from isthmus.data.party import Party
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
 from isthmus.federation.wire import Payload

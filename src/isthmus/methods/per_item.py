@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data import rows
-from isthmus.data.party import Block, Cohort
+from isthmus.data.cohort import Block, Cohort
 from isthmus.federation.site import Site
 from isthmus.nn.draws import Draws
 from isthmus.nn.per_party import Leaf, PerParty

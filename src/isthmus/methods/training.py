@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from isthmus.data import rows
-from isthmus.data.party import Block, Cohort
+from isthmus.data.cohort import Block, Cohort
 from isthmus.errors import IsthmusError
 from isthmus.federation.site import Site
 from isthmus.methods.batches import ClusterBatches, Read, read_neighbours

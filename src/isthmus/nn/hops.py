@@ -22,8 +22,8 @@ from scipy.sparse import coo_array
 from torch import Tensor
 
 from isthmus.data import matrices, rows
+from isthmus.data.cohort import Block
 from isthmus.data.neighbours import Graphs, Neighbours, NodeRange, SomeGraphs, Subgraph
-from isthmus.data.party import Block
 from isthmus.nn.products import (
     EdgeValues,
     Propagation,

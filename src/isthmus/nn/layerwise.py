@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.data import rows
+from isthmus.data.cohort import Block
 from isthmus.data.neighbours import Neighbours, NodeRange
-from isthmus.data.party import Block
 from isthmus.nn.encoders import ONE_HOP, Convolutions, hops_of_layer
 from isthmus.nn.per_party import PerParty
 from isthmus.nn.stacks import dense

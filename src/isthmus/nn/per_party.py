@@ -16,8 +16,8 @@ from torch.func import functional_call
 from torch_geometric.nn import Linear, MessagePassing
 
 from isthmus.data import rows
+from isthmus.data.cohort import Block
 from isthmus.data.neighbours import Subgraph
-from isthmus.data.party import Block
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.draws import Draws, PartyDropout, torch_seeded

@@ -16,7 +16,8 @@ from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor, nn
 
 from isthmus import store
-from isthmus.data.party import Party, pool_parties
+from isthmus.data.party import Party
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError, format_option
 from isthmus.federation.answers import Answers, PlainTotal, Reply
 from isthmus.federation.bounds import Introduced

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from isthmus.data.cohort import Cohort
 from isthmus.data.description import CutDescription, few_names
-from isthmus.data.party import Cohort, Party
+from isthmus.data.party import Party
 from isthmus.data.skew import rare_class, rare_classes, rare_settings, rarest_class
 from isthmus.errors import format_option, format_options
 from isthmus.methods.base import Method

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config
 
+from isthmus.data.cohort import check_compatible
 from isthmus.data.coupling import check_both_ways
 from isthmus.data.level import Level
-from isthmus.data.party import Party, check_compatible, pool_parties
+from isthmus.data.party import Party
+from isthmus.data.pooled import pool_parties
 from isthmus.data.schema import Inputs
 from isthmus.errors import IsthmusError, did_you_mean, format_option
 from isthmus.methods.base import Method

@@ -15,7 +15,8 @@ from isthmus.data.datasets.laundering import DAY, PATTERNS
 from isthmus.data.datasets.ledgers import Ledgers
 from isthmus.data.folder.from_database import DatabaseSource, create_databases
 from isthmus.data.history import histories
-from isthmus.data.party import SPLITS, pool_parties
+from isthmus.data.party import SPLITS
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from party_folders import assert_same_parties
 

@@ -7,7 +7,7 @@ from isthmus.data import mapped
 from isthmus.data.cache import cache_root
 from isthmus.data.datasets import shops
 from isthmus.data.datasets.shops import Shops
-from isthmus.data.party import pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from party_folders import assert_same_parties
 

@@ -13,7 +13,7 @@ from isthmus.data.folder.database import NEVER
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.reading import check_folder
 from isthmus.data.ids import PLAIN, KeyedHash
-from isthmus.data.party import pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from party_folders import Draft, lines, load_folders, read, report
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from isthmus.data.cache import cache_root
+from isthmus.data.cohort import Cohort
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder import edges, encoding, reading, table
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.table import EDGES, NODES
-from isthmus.data.party import Cohort
 from isthmus.data.rows import to_dense
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study

@@ -15,7 +15,8 @@ from isthmus.data.partition import cut
 from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.partition.labels import Random
 from isthmus.data.partition.overlap import Overlap
-from isthmus.data.party import SPLITS, Border, Party, pool_parties
+from isthmus.data.party import SPLITS, Border, Party
+from isthmus.data.pooled import pool_parties
 
 
 @settings(max_examples=20)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from condensing_runs import QUICK, server_of
 
-from isthmus.data.party import pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.methods.fedgc import FedGC
 from isthmus.methods.fedgcn import FedGcn
 from isthmus.nn.diffusion import Diffusion

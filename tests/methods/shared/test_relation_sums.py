@@ -11,8 +11,9 @@ from torch_geometric.data import HeteroData
 
 from isthmus.data.datasets.ledgers import Ledgers
 from isthmus.data.partition.given import Given
-from isthmus.data.party import Party, pool_parties
+from isthmus.data.party import Party
 from isthmus.data.pool import Pool, items_per_party
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.methods.fedgcn import FedGcn
 from isthmus.nn.encoders import Encoder

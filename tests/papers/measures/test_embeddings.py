@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import silhouette_score
 from tests.papers.a_paper import FEDAVG
 
-from isthmus.data.party import pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.nn.decoupled import Sgc
 from isthmus.papers.measures.embeddings import Embeddings

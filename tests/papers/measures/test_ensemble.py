@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from isthmus.data.party import pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.papers.measures.ensemble import Ensemble
 from isthmus.papers.measures.training import Training

@@ -9,7 +9,7 @@ from sklearn.metrics import accuracy_score
 from tests.papers.a_paper import FEDAVG
 
 from isthmus.data import rows
-from isthmus.data.party import pool_parties
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.papers.measures.trivial import Trivial
 from isthmus.study.config import Study

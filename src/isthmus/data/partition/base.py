@@ -19,8 +19,9 @@ from torch import Tensor
 from isthmus.data import cache
 from isthmus.data.level import Level
 from isthmus.data.partition.cut import cut_into_parties
-from isthmus.data.party import SPLITS, Party, pool_parties
+from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import Pool, Rounding, Share, items_per_party, numpy_generator, split_by_share
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus.data import rows
-from isthmus.data.party import PER_EDGE, SPLITS, Border, Cohort, Party
+from isthmus.data.cohort import Cohort
+from isthmus.data.party import PER_EDGE, SPLITS, Border, Party
 
 
 def cut_into_parties(whole: Party, members: Sequence[Tensor], names: Sequence[str], *, coupled: bool) -> list[Party]:

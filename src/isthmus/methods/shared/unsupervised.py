@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
+from isthmus.data.cohort import Block
 from isthmus.data.level import Level
-from isthmus.data.party import Block, Party
+from isthmus.data.party import Party
 from isthmus.data.views import add_diffusion_view
 from isthmus.errors import IsthmusError
 from isthmus.federation.site import Site

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import nn
 
-from isthmus.data.party import Party, pool_parties
+from isthmus.data.party import Party
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply

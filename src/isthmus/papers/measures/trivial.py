@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from isthmus.data import rows
-from isthmus.data.party import Party, pool_parties
+from isthmus.data.party import Party
+from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.papers.measures import Measure, Measurement
 from isthmus.study.config import Study
