@@ -631,6 +631,29 @@ def test_a_study_is_not_resumed_on_data_that_have_changed(
     assert changed.fingerprint["digest"] != recorded["fingerprint"]["digest"]
 
 
+def test_a_seed_that_leaves_a_party_without_labels_is_refused_before_any_trains(tmp_path: Path) -> None:
+    cut = {"data": {"name": "banks", "nodes": 120, "train": 0.1}, "parties": 4, "partition": {"name": "random"}}
+    study = Study.of({**cut, "methods": [{"name": "fedavg", "rounds": 1}], "seeds": [0, 1, 3]})
+    with pytest.raises(
+        IsthmusError, match=r"^with seed 3, party 'party-\d' has no training label \(1 of 4 have none\)"
+    ):
+        run_study(study, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    trained: list[int] = []
+    with pytest.raises(IsthmusError, match="with seed 3, party"):
+        run(
+            "fedavg",
+            cut["data"],
+            parties=4,
+            partition="random",
+            rounds=1,
+            seeds=[0, 3],
+            on_round=lambda *_: trained.append(1),
+        )
+    assert not trained
+    assert run_study(study.model_copy(update={"unlabelled": "idle"})).runs
+
+
 def test_results_are_not_overwritten_without_force(finished: Path) -> None:
     before = outline(finished)
     with pytest.raises(IsthmusError, match="is not empty: use resume=True to continue, force=True to start over"):

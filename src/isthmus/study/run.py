@@ -130,6 +130,8 @@ def run_study(
     side_by_side = jobs != 1 and (cluster is not None or count_processes(jobs) > 1)
     load = study.load if cluster is None or side_by_side else partial(cluster.load, study)
     first = load(study.seeds[0])  # shows wrong input before anything is written
+    if study.unlabelled == "error":
+        _check_cuts(study, first)
     resolved = study.suited(first.task.level).resolved(first)
     methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
     held = first.fingerprint
@@ -366,6 +368,17 @@ def _load_once(study: Study, seed: int) -> tuple[Loaded, CutDescription]:
     return _loaded[key]
 
 
+def _check_cuts(study: Study, first: Loaded) -> None:
+    """Refuse seeds with which a cut leaves a party without training labels, before the first run of any."""
+    if isinstance(first.partition, Given) and first.partition.split is None:
+        return  # what parties hold is not drawn
+    for seed in study.seeds[1:] if study.data_seed is None else ():
+        try:
+            check_labelled(study.cut_data(seed).parties)
+        except IsthmusError as error:
+            raise IsthmusError(f"with seed {seed}, {error}") from error
+
+
 def _describe(loaded: Loaded) -> CutDescription:
     return describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
 
@@ -507,10 +520,11 @@ def run(
 
     with nullcontext() if out is None else hold_folder(Path(out)):
         first = load(plan.seeds[0])
+        if unlabelled == "error":
+            check_labelled(first.parties)
+            _check_cuts(plan, first)
         for at in plan.seeds:
             loaded = first if at == plan.seeds[0] else load(at)
-            if unlabelled == "error":
-                check_labelled(loaded.parties)
             cuts[at] = _describe(loaded)
             runs += run_methods(chosen, at, train, Watcher(), left_out=left_out)
         whole = plan.resolved(first) if given is None else {"data": {"name": "parties given in Python"}}
