@@ -197,6 +197,13 @@ def test_data_seed_gives_all_seeds_the_same_data() -> None:
 NO_LABELS = {"data": {"name": "banks", "nodes": 40, "train": 0.045}}
 
 
+def test_a_range_of_no_option_is_refused_without_a_search_too() -> None:
+    with pytest.raises(
+        IsthmusError, match=r"^tune: no method of the study has an option 'epochs': did you mean 'local"
+    ):
+        Study.of({"tune": {"epochs": "1..5"}})
+
+
 def test_party_without_training_labels_is_an_error_that_names_it() -> None:
     with pytest.raises(
         IsthmusError, match=r"^party 'party-\d' has no training label .* have none\): .*unlabelled='idle'$"

@@ -44,7 +44,7 @@ from isthmus.study.own_models import (
 )
 from isthmus.study.private import adapted, check_no_search, privacy_of, privacy_table, private_answers
 from isthmus.study.protocol import preset_for
-from isthmus.study.settings import Setting, combine, flatten, recorded
+from isthmus.study.settings import Setting, check_options, combine, flatten, recorded
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
 
@@ -197,6 +197,7 @@ class Study(Options):
         study.protect.protection()
         check_no_search(study.named_privacy(), bool(study.grid))
         check_distinct(study.method_list(), where)
+        check_options(study.listed_methods(), flatten(study.tune), "tune")
         study.trained_encoders()
         if len(set(study.seeds)) < len(study.seeds):
             raise IsthmusError(f"{where}: a seed is listed twice: give each of {study.seeds} once")

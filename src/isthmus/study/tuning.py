@@ -28,7 +28,7 @@ from isthmus.study.private import check_no_search
 from isthmus.study.processes import Processes, Send, count_processes
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher, build_run, run_study
-from isthmus.study.settings import check_options, flatten, option_fields, options_for, rank, with_values
+from isthmus.study.settings import flatten, option_fields, options_for, rank, with_values
 from isthmus.tasks.metrics import metric_of
 
 if TYPE_CHECKING:
@@ -87,7 +87,6 @@ def tune(
     ranges = flatten(study.tune)
     if shared := next((name for name in ranges if "model" in name.split(".")[:-1]), ""):
         raise IsthmusError(f"tune: '{shared}' is an option of the model, which all methods share: compare it in a grid")
-    check_options(methods, ranges, "tune")
     spaces = {method.label: search_space(method, study.tune) for method in methods}
     if not any(spaces.values()):
         raise IsthmusError(f"tune: no method of the study has an option to search: name one, {_range('OPTION')}")
