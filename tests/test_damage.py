@@ -23,7 +23,7 @@ from isthmus.report.loading import read_folder
 from isthmus.report.report import write_report
 from isthmus.result_files import AuditRecord
 from isthmus.study.config import Study
-from isthmus.study.models import write_models
+from isthmus.study.model_files import write_models
 from isthmus.study.run import Watcher, run_study
 
 FLIPS = 6

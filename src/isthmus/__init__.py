@@ -45,7 +45,7 @@ _MODULES = {
     "Models": "isthmus.federation.models",
     "Group": "isthmus.federation.models",
     "IsthmusError": "isthmus.errors",
-    "load_model": "isthmus.study.models",
+    "load_model": "isthmus.study.model_files",
     "TrainedModel": "isthmus.study.models",
     "export_model": "isthmus.study.export",
     "load_results": "isthmus.saved",
@@ -88,8 +88,8 @@ if TYPE_CHECKING:
     from isthmus.saved import load_results as load_results
     from isthmus.study.config import Study as Study
     from isthmus.study.export import export_model as export_model
+    from isthmus.study.model_files import load_model as load_model
     from isthmus.study.models import TrainedModel as TrainedModel
-    from isthmus.study.models import load_model as load_model
     from isthmus.study.results import Results as Results
     from isthmus.study.run import run as run
     from isthmus.study.run import run_study as run_study

@@ -63,7 +63,7 @@ class SavedResults:
         self, method: str | None = None, seed: int | None = None, *, party: str | None = None, module: Any = None
     ) -> Any:
         """A trained model of the folder, ready for new data; the arguments are those of `isthmus.load_model`."""
-        from isthmus.study.models import load_model  # tables need no PyTorch
+        from isthmus.study.model_files import load_model  # tables need no PyTorch
 
         return load_model(self.folder, method, seed=seed, party=party, module=module)
 

@@ -26,7 +26,7 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Federation
 from isthmus.protect.matching import POINT, SMALLEST, list_size
 from isthmus.study.config import Study
-from isthmus.study.models import load_model
+from isthmus.study.model_files import load_model
 from isthmus.study.new_parties import new_parties
 
 PARTIES = {"party-0", "party-1", "party-2"}

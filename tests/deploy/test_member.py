@@ -21,7 +21,7 @@ from isthmus.federation import wire
 from isthmus.federation.site import Site
 from isthmus.protect.options import Protect
 from isthmus.study.config import Study
-from isthmus.study.models import load_model
+from isthmus.study.model_files import load_model
 from isthmus.study.results import Results
 from isthmus.tasks.multilabel import NodeMultiLabel
 from party_folders import two_drafts

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import pickle
-import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -22,16 +18,17 @@ from torch import nn
 from torch_geometric.nn import GCNConv
 
 import isthmus
-from isthmus import own_code, store
+from isthmus import own_code
 from isthmus.data.level import Level
 from isthmus.data.partition import Partition
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet
 from isthmus.data.pooled import pool_parties
-from isthmus.errors import IsthmusError, flags_in_messages
+from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
 from isthmus.study.export import export_model
-from isthmus.study.models import TrainedModel, choose_model, choose_run, load_model, write_predictions
+from isthmus.study.model_files import load_model
+from isthmus.study.models import TrainedModel, write_predictions
 from isthmus.study.results import Results
 from isthmus.study.run import run_study
 from isthmus.testing import small_parties
@@ -165,13 +162,6 @@ def test_a_constant_predicts_and_has_nothing_to_embed_with(tmp_path: Path) -> No
             export_model(model, tmp_path / "m.pt2")
 
 
-def test_weights_that_are_gone_are_one_line(banks: tuple[Study, Results, Path], tmp_path: Path) -> None:
-    out = shutil.copytree(banks[2], tmp_path / "run")
-    (out / "weights" / "fedavg-0.safetensors").unlink()
-    with pytest.raises(IsthmusError, match=r"cannot read .*fedavg-0.safetensors: it is not there; restore the file"):
-        load_model(out, "fedavg")
-
-
 def test_a_choice_is_asked_for_where_there_are_several(banks: tuple[Study, Results, Path], tmp_path: Path) -> None:
     _, results, out = banks
     line = "several models: choose method='ditto', 'fedavg', 'fedper', 'fedproto' or 'local'$"
@@ -193,19 +183,6 @@ def test_a_choice_is_asked_for_where_there_are_several(banks: tuple[Study, Resul
     (tmp_path / "stopped" / ".state").mkdir(parents=True)
     with pytest.raises(IsthmusError, match="holds no models yet: finish its study"):
         load_model(tmp_path / "stopped")
-
-
-def test_a_choice_is_asked_for_among_what_is_left_open() -> None:
-    known = [("local", 0), ("fedavg", 0), ("fedavg", 1), ("fedavg", 2)]
-    assert choose_run(known, "fedavg", 1, "it holds") == ("fedavg", 1)
-    assert choose_run(known, "local", None, "it holds") == ("local", 0)
-    for method, seed, due in (
-        ("fedavg", None, "choose --seed 0, 1 or 2"),
-        (None, 0, "choose --method fedavg or local"),
-        (None, None, "choose one, --method fedavg --seed 0, among fedavg with seed 0, fedavg with seed 1"),
-    ):
-        with flags_in_messages(), pytest.raises(IsthmusError, match=f"^it holds several models: {due}"):
-            choose_run(known, method, seed, "it holds")
 
 
 def test_the_embedding_is_what_the_head_receives(banks: tuple[Study, Results, Path]) -> None:
@@ -428,60 +405,6 @@ def test_a_module_of_ones_own_has_the_options_that_it_was_trained_with(
     assert load_model(tmp_path / "run").predict("banks").equals(model.predict("banks"))
 
 
-def test_an_older_folder_gives_one_line(tmp_path: Path) -> None:
-    run_study(study_of("fedavg"), tmp_path / "run")
-    (file,) = (tmp_path / "run" / "weights").glob("*.json")
-    content = store.read_json(file)
-    store.write_json(file, {**content, "format": 99})
-    (tmp_path / "run" / "SHA256SUMS").unlink()
-    with pytest.raises(IsthmusError, match=r"it has format 99, and isthmus .* reads format 2; run the study again"):
-        load_model(tmp_path / "run")
-    file.unlink()
-    with pytest.raises(IsthmusError, match="was written before models kept their encoding: run the study again"):
-        load_model(tmp_path / "run")
-
-
-def test_damaged_weights_give_one_line(tmp_path: Path) -> None:
-    run_study(study_of("fedavg"), tmp_path / "run")
-    (tmp_path / "run" / "weights" / "fedavg-0.safetensors").write_bytes(b"no weights")
-    with pytest.raises(IsthmusError, match=r"cannot read .*fedavg-0.safetensors"):
-        load_model(tmp_path / "run")
-
-
-class Trap:
-    """Unpickling it writes a file."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.file,)
-
-
-def test_loading_a_model_unpickles_nothing(tmp_path: Path) -> None:
-    run_study(study_of("fedproto"), tmp_path / "run")
-    (tmp_path / "run" / "SHA256SUMS").unlink()  # which would tell that files have changed
-    folder, trap = tmp_path / "run" / "weights", Trap(tmp_path / "sprung")
-    kept = {path: path.read_bytes() for path in folder.iterdir() if path.suffix in (".safetensors", ".json")}
-    assert {path.name for path in kept} >= {"fedproto-0.json", "fedproto-0.context.safetensors"}
-    for path, content in kept.items():
-        for traps in (pickle.dumps(trap), zipped(trap)):
-            path.write_bytes(traps)
-            with suppress(IsthmusError):  # some files are of other parties, or not read
-                load_model(tmp_path / "run").predict("banks")
-        path.write_bytes(content)
-    assert not trap.file.exists()
-    torch.load(io.BytesIO(zipped(trap)), weights_only=False)
-    assert trap.file.exists()
-
-
-def zipped(trap: Trap) -> bytes:
-    """What `torch.save` writes."""
-    file = io.BytesIO()
-    torch.save(trap, file)
-    return file.getvalue()
-
-
 def test_links_are_embedded_and_not_predicted() -> None:
     model = run_study(study_of("fedavg", task={"name": "link-prediction"})).model()
     assert model.embed("banks")["embedding"].type.list_size == 100
@@ -509,13 +432,6 @@ def test_data_of_another_kind_are_refused(tmp_path: Path) -> None:
     of_graphs = run_study(study_of("fedavg", data={"name": "folder", "path": str(tmp_path / "parties")})).model()
     with pytest.raises(IsthmusError, match="holds nodes, the model is for graphs: give other data"):
         of_graphs.predict(nodes)
-
-
-def test_groups_have_the_model_of_their_parties() -> None:
-    members = {"a": ["north"], "b": ["south", "west"]}
-    assert choose_model(None, {"a": 1, "b": 2}, {}, members, "west", "grouped") == 2
-    with pytest.raises(IsthmusError, match=r"choose one, party='north' \(north, south, west\)"):
-        choose_model(None, {"a": 1, "b": 2}, {}, members, None, "grouped")
 
 
 def test_tables_are_parquet_or_csv(tmp_path: Path) -> None:

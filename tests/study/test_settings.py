@@ -15,7 +15,7 @@ from isthmus.nn.encoders import Gcn
 from isthmus.result_files import Tried
 from isthmus.study.config import Study, read_toml
 from isthmus.study.loop import RunResult
-from isthmus.study.models import load_model
+from isthmus.study.model_files import load_model
 from isthmus.study.own_models import model_table
 from isthmus.study.run import run_study
 from isthmus.study.settings import budget_notes, combine, rank, search_of_grid

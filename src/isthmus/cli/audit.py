@@ -166,7 +166,7 @@ def _audit_and_method(
         search: what a grid tried; of its settings only the chosen ones are attacked, unless one is named.
     """
     from isthmus.audit.base import Audit
-    from isthmus.study.models import chosen_setting
+    from isthmus.study.model_files import chosen_setting
 
     hidden = set() if search is None or name is not None else search.unchosen
     label, _ = chosen_setting(name, search)

@@ -75,7 +75,7 @@ def export_command(
 ) -> None:
     """Write a trained model as a program that runs without Isthmus."""
     from isthmus.study.export import export_model
-    from isthmus.study.models import load_model
+    from isthmus.study.model_files import load_model
 
     import_files(import_ or ())
     _check_spares(out, run)
@@ -103,7 +103,8 @@ def _write(
     imports: Sequence[Path] | None,
     table_of: Callable[[TrainedModel], Any],
 ) -> None:
-    from isthmus.study.models import TABLES, load_model, write_predictions
+    from isthmus.study.model_files import load_model
+    from isthmus.study.models import TABLES, write_predictions
 
     use_one_thread()
     import_files(imports or ())

@@ -41,7 +41,8 @@ from isthmus.methods.base import Method
 from isthmus.nn.weights import count_numbers
 from isthmus.privacy.random_bits import KEY, derive_key
 from isthmus.study.config import Study
-from isthmus.study.models import describe_model, write_models
+from isthmus.study.model_files import write_models
+from isthmus.study.models import describe_model
 from isthmus.study.private import check_private, most_spent, private_answers
 from isthmus.study.setup import check_task, extended, judged, module_of, outline, suited, without_training
 

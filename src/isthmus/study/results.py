@@ -23,8 +23,7 @@ from isthmus.methods.base import Method
 from isthmus.result_files import Search
 from isthmus.study.loop import RunResult
 from isthmus.study.model_card import model_card
-from isthmus.study.models import (
-    TrainedModel,
+from isthmus.study.model_files import (
     check_party,
     choose_model,
     choose_run,
@@ -33,6 +32,7 @@ from isthmus.study.models import (
     shared_by_all,
     write_models,
 )
+from isthmus.study.models import TrainedModel
 from isthmus.study.notes import result_notes
 from isthmus.study.settings import Setting, budget_notes, combine, effect_notes, search_of_grid
 from isthmus.tasks.metrics import metric_of
