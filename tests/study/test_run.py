@@ -654,6 +654,13 @@ def test_a_seed_that_leaves_a_party_without_labels_is_refused_before_any_trains(
     assert run_study(study.model_copy(update={"unlabelled": "idle"})).runs
 
 
+def test_parties_of_every_seed_need_labels_in_python_too() -> None:
+    drawn = {"name": "banks", "nodes": 80, "train": 0.05}
+    with pytest.raises(IsthmusError, match=r"^party 'party-\d' has no training label \(1 of 4 have none\)"):
+        run("fedavg", drawn, rounds=1, seeds=[0, 3])
+    assert len(run("fedavg", drawn, rounds=1, seeds=[0, 3], unlabelled="idle").runs) == 2
+
+
 def test_results_are_not_overwritten_without_force(finished: Path) -> None:
     before = outline(finished)
     with pytest.raises(IsthmusError, match="is not empty: use resume=True to continue, force=True to start over"):

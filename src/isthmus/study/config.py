@@ -197,7 +197,8 @@ class Study(Options):
         study.protect.protection()
         check_no_search(study.named_privacy(), bool(study.grid))
         check_distinct(study.method_list(), where)
-        check_options(study.listed_methods(), flatten(study.tune), "tune")
+        if study.tune:
+            check_options(study.listed_methods(), flatten(study.tune), "tune")
         study.trained_encoders()
         if len(set(study.seeds)) < len(study.seeds):
             raise IsthmusError(f"{where}: a seed is listed twice: give each of {study.seeds} once")

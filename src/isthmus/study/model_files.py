@@ -175,7 +175,7 @@ def _dossier_of(folder: Path, weights: Path) -> str:
 
 
 def _search_in(folder: Path) -> result_files.Search | None:
-    """The settings that a grid or tuning tried, if results in the folder tell of them."""
+    """What a grid or tuning tried, if the folder has results of one."""
     if not (folder / result_files.RESULTS).exists():
         return None
     found = result_files.load_summary(folder).get("search")

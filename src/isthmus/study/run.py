@@ -512,8 +512,12 @@ def run(
 
     def load(seed: int) -> Loaded:
         if given is None:
-            return plan.cut_data(seed)
-        return Loaded(_with_items(given, task, seed), classes or 0, Given(), "", task, plan.task_options())
+            found = plan.cut_data(seed)
+        else:
+            found = Loaded(_with_items(given, task, seed), classes or 0, Given(), "", task, plan.task_options())
+        if unlabelled == "error":
+            check_labelled(found.parties)
+        return found
 
     def train(method: Method, seed: int, **_: Any) -> RunResult:
         return _run_of(method, models[method.label], seed, loaded, loaded.parties, hidden, **where).go()
@@ -521,7 +525,6 @@ def run(
     with nullcontext() if out is None else hold_folder(Path(out)):
         first = load(plan.seeds[0])
         if unlabelled == "error":
-            check_labelled(first.parties)
             _check_cuts(plan, first)
         for at in plan.seeds:
             loaded = first if at == plan.seeds[0] else load(at)
