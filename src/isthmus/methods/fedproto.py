@@ -50,6 +50,10 @@ class FedProto(Method):
     min_holders: int = Field(2, ge=1)
     """Parties that must hold a class for its prototype to be opened; 1 is the paper's."""
 
+    @classmethod
+    def rate_for(cls, lr: float) -> float:
+        return min(lr, 0.005)
+
     def models(self, state: State) -> Models:
         return Models(personal=True, context=state.known)
 

@@ -30,6 +30,10 @@ class FedStar(FedPer):
     only_trains: ClassVar[bool] = True
     encoder: ClassVar[str] = "two-channel"
 
+    @classmethod
+    def rate_for(cls, lr: float) -> float:
+        return min(lr, 0.003)
+
     def own(self, module: nn.Module) -> tuple[str, ...]:
         shared = structure_weights(module)
         return tuple(name for name in initial_weights(module) if name not in shared)

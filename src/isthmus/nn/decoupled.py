@@ -111,7 +111,7 @@ class Appnp(Encoder):
     """Predict, then propagate with restart alpha (Gasteiger et al. 2019)."""
 
     name: ClassVar[str] = "appnp"
-    lr: ClassVar[float] = 0.1
+    lr: ClassVar[float] = 0.2
     hops: int = Field(10, ge=1, le=1000)
     """Number of propagations."""
     alpha: float = Field(0.1, ge=0, le=1)
@@ -148,6 +148,7 @@ class Gbp(Encoder):
     """
 
     name: ClassVar[str] = "gbp"
+    lr: ClassVar[float] = 0.1
     hops: int = Field(4, ge=1, le=1000)
     """Number of propagations."""
     alpha: float = Field(0.1, gt=0, le=1)
@@ -295,6 +296,7 @@ class LightGcn(Encoder):
     """LightGCN (He et al. 2020): a linear embedding, propagated without weight matrices, averaged over hops."""
 
     name: ClassVar[str] = "lightgcn"
+    lr: ClassVar[float] = 0.1
     without: ClassVar[tuple[str, ...]] = ("layers",)
 
     hops: int = Field(3, ge=1, le=1000)
