@@ -142,7 +142,7 @@ def test_a_gain_that_may_be_luck_does_not_hold() -> None:
 
     claim = Claim(says="", along="method", order=["x", "y"])
     unsure = {0: 2.0, 1: -0.5, 2: 1.5, 3: 1.0}
-    axes = {"data": [*"abcd"], "method": ["x", "y"]}
+    axes = {"data": [*"abcdefgh"], "method": ["x", "y"]}
     verdict = claim.judge(axes, lambda place: unsure if place["method"] == "x" else zero, lambda place: None)
     assert (verdict_of({"x": unsure, "y": zero}).word, verdict.word) == ("may be luck", "holds")
     at = {"a": lucky, "b": dict.fromkeys(range(4), -1.0)}
@@ -164,7 +164,32 @@ def test_a_gain_that_may_be_luck_does_not_hold() -> None:
     )
     assert (both.word, both.p) == ("holds", 0.0), "the same gain in every seed is no luck"
     one = stats.ttest_1samp([*unsure.values()], 0.0).pvalue
-    assert verdict.p == pytest.approx(2 * stats.combine_pvalues([one / 2] * 4).pvalue)
+    assert verdict.p == pytest.approx(stats.combine_pvalues([one] * 8).pvalue)
+
+
+def test_places_of_one_data_set_are_no_independent_evidence() -> None:
+    """Their gains count as one mean by seed; where some lose, the best of them is one of as many chances."""
+    axes = {"data": ["a", "b"], "parties": ["2", "4"], "method": ["x", "y"]}
+    gains = {
+        ("a", "2"): {0: 2.0, 1: -0.5, 2: 1.5}, ("a", "4"): {0: 1.0, 1: 0.5, 2: 1.0, 3: 9.0},
+        ("b", "2"): {0: 1.0, 1: 1.1, 2: 0.9}, ("b", "4"): {0: -1.0, 1: -2.0, 2: 0.5},
+    }  # fmt: skip
+
+    def verdict(*data: str) -> Verdict:
+        return Claim(says="", along="method", order=["x", "y"], at={"data": [*data]}).judge(
+            axes,
+            lambda at: {
+                seed: gain if at["method"] == "x" else 0.0 for seed, gain in gains[at["data"], at["parties"]].items()
+            },
+            lambda at: None,
+            data_of=lambda at: at["data"],
+        )
+
+    means = stats.ttest_1samp([1.5, 0.0, 1.25], 0.0).pvalue
+    best = stats.ttest_1samp([1.0, 1.1, 0.9], 0.0).pvalue
+    assert verdict("a").p == pytest.approx(means)
+    assert (verdict("b").p, verdict("b").word) == (pytest.approx(2 * best), "holds at 1 of 2")
+    assert verdict("a", "b").p == pytest.approx(stats.combine_pvalues([means, 2 * best]).pvalue)
 
 
 def test_a_claim_over_splits_needs_three_seeds_on_each_and_three_splits() -> None:

@@ -6,7 +6,7 @@ import itertools
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -32,6 +32,9 @@ FIGURES = "figures"
 
 Published = Callable[[Mapping[str, str]], float | None]
 """The paper's number at a place, if it has one."""
+
+DataOf = Callable[[Mapping[str, str]], str]
+"""The data set of a place. Places of one data set share items and seeds, so their gains depend on each other."""
 
 
 def check_values(at: Mapping[str, Sequence[str]], axes: Mapping[str, Collection[str]], where: str = "") -> None:
@@ -114,6 +117,7 @@ class Claim(Options):
         ours: Ours,
         published: Published,
         early: Early = lambda place: (),
+        data_of: DataOf = lambda place: ", ".join(place.values()),
     ) -> Verdict:
         """Check the claim at every place that was run.
 
@@ -126,7 +130,9 @@ class Claim(Options):
         left_out: list[str] = []
         for place in self._places(axes):
             found = (
-                self._near(axes, place, ours, published) if self.near is not None else self._compared(axes, place, ours)
+                self._near(axes, place, ours, published)
+                if self.near is not None
+                else self._compared(axes, place, ours, data_of)
             )
             if found is not None and self._is_early(axes, place, early):
                 left_out.append(found.place)
@@ -167,7 +173,9 @@ class Claim(Options):
             for seed, value in ours(sample).items()
         }
 
-    def _compared(self, axes: Mapping[str, Sequence[str]], place: Mapping[str, str], ours: Ours) -> Comparison | None:
+    def _compared(
+        self, axes: Mapping[str, Sequence[str]], place: Mapping[str, str], ours: Ours, data_of: DataOf
+    ) -> Comparison | None:
         values = [
             [self._values(axes, {**place, self.along: value}, ours) for value in group]
             for group in self._groups_of(axes)
@@ -178,14 +186,17 @@ class Claim(Options):
         means = [[statistics.fmean(each[sample] for sample in shared) for each in group] for group in values]
         shown = [[statistics.fmean(each.values()) for each in group] for group in values]
         holds, pair = self._holds(means), self._decisive(means, values)
-        allowed = (-1 if self.lower else 1) * min(self.by, 0.0)
+        sign, gains = -1 if self.lower else 1, {}
+        if pair is not None:
+            gains = {sample: sign * (pair[0][sample] - pair[1][sample]) - min(self.by, 0.0) for sample in shared}
         return Comparison(
             ", ".join(place.values()),
             holds,
             self._decisive_means(means),
             *_counts(shared),
             holds == self._holds(shown),
-            _paired_test([(sample, pair[0][sample] - pair[1][sample]) for sample in shared], allowed) if pair else None,
+            gains,
+            data_of({**self._samples(axes, place)[0], self.along: self._groups_of(axes)[0][0]}),
         )
 
     def _holds(self, means: Sequence[Sequence[float]]) -> bool:
@@ -230,23 +241,20 @@ def _counts(samples: Iterable[Sample]) -> tuple[int, int]:
     return min(by_value.values()), len(by_value.keys() - {""})
 
 
-def _paired_test(differences: Sequence[tuple[Sample, float]], expected: float = 0.0) -> float | None:
-    """The p value of Student's paired test on differences; seeds of one sample of `over` count as their mean.
+def _paired_test(gains: Mapping[Sample, float]) -> float | None:
+    """The p value of Student's paired test on gains; seeds of one sample of `over` count as their mean.
 
-    Tested is whether their mean is another than `expected`, which is 0, or the loss that a claim allows.
-
-    None with fewer than three differences, or where all are `expected`; 0 where all are the same other number.
+    None with fewer than three gains, or where all are 0; 0 where all are the same other number.
     """
     by_sample: dict[str, list[float]] = {}
-    for (sample, _), difference in differences:
-        by_sample.setdefault(sample, []).append(difference)
-    several = len(by_sample) > 1
-    values = [statistics.fmean(each) for each in by_sample.values()] if several else [each for _, each in differences]
-    if len(values) < ENOUGH or max(values) == min(values) == expected:
+    for (sample, _), gain in gains.items():
+        by_sample.setdefault(sample, []).append(gain)
+    values = [statistics.fmean(each) for each in by_sample.values()] if len(by_sample) > 1 else [*gains.values()]
+    if len(values) < ENOUGH or max(values) == min(values) == 0.0:
         return None
     if max(values) == min(values):
         return 0.0
-    return float(stats.ttest_1samp(values, expected).pvalue)
+    return float(stats.ttest_1samp(values, 0.0).pvalue)
 
 
 @dataclass(frozen=True)
@@ -258,7 +266,9 @@ class Comparison:
         seeds: how many seeds those are; of several values of `over`, at the one with the fewest.
         samples: how many values of `over` are compared together; 0 without it.
         agrees: the means over all seeds of each cell, which tables show, say the same.
-        p: of an order of two groups, the p value of a paired test of the two cells that decide.
+        gains: of an order of two groups, by how much the first of the two cells that decide is better, or loses less
+            than the claim allows.
+        data: the data set.
     """
 
     place: str
@@ -267,12 +277,34 @@ class Comparison:
     seeds: int
     samples: int = 0
     agrees: bool = True
-    p: float | None = None
+    gains: Mapping[Sample, float] = field(default_factory=dict)
+    data: str = ""
+
+    @property
+    def p(self) -> float | None:
+        """The p value of a paired test of the two cells that decide."""
+        return _paired_test(self.gains)
 
     @property
     def firm(self) -> bool:
         """Whether the claim holds or fails here, luck aside; otherwise our numbers only point to or against it."""
         return self.seeds >= ENOUGH and (self.samples == 0 or self.samples >= ENOUGH) and self.agrees
+
+
+def _p_of_one(places: Sequence[Comparison]) -> float | None:
+    """The p value of the gains at places of one data set, whose differences depend on each other.
+
+    Where the claim holds at all of them, that of the mean of their gains by seed; else the smallest of those where it
+    does, times the number of places (Bonferroni).
+    """
+    tested = [each.p for each in places if each.holds and each.p is not None]
+    if not tested:
+        return None
+    shared = [sample for sample in places[0].gains if all(sample in each.gains for each in places)]
+    p = _paired_test({sample: statistics.fmean(each.gains[sample] for each in places) for sample in shared})
+    if p is not None and all(each.holds for each in places):
+        return p
+    return min(1.0, len(places) * min(tested))
 
 
 @dataclass(frozen=True)
@@ -289,14 +321,18 @@ class Verdict:
 
     @property
     def p(self) -> float | None:
-        """The p value of the gain at the places where the claim holds, all together by Fisher's method, two-sided.
+        """The p value of the gains on the data sets where there are any, all together by Fisher's method.
 
-        None if it holds nowhere, or if no place has a test.
+        Given that there is a gain, its two-sided p value is uniform if the gain is luck, so leaving out data sets
+        without one makes no p value too small. None if the claim holds nowhere, or if no place has a test.
         """
-        values = [each.p / 2 for each in self.places if each.holds and each.p is not None]
+        by_data: dict[str, list[Comparison]] = {}
+        for each in self.places:
+            by_data.setdefault(each.data, []).append(each)
+        values = [p for places in by_data.values() if (p := _p_of_one(places)) is not None]
         if 0.0 in values:  # of which Fisher's method would take the logarithm
             return 0.0
-        return min(1.0, 2 * float(stats.combine_pvalues(values).pvalue)) if values else None
+        return float(stats.combine_pvalues(values).pvalue) if values else None
 
     @property
     def word(self) -> str:

@@ -147,12 +147,16 @@ def verdicts(table: Table, results: TableResults) -> list[Verdict]:
         cell = cells.get(tuple(place.get(axis, "") for axis in axes))
         return early_runs(table, results.runs(cell)) if cell is not None else []
 
+    def data_of(place: Place) -> str:
+        cell = cells.get(tuple(place.get(axis, "") for axis in axes))
+        return str(cell.study.get("data", {}).get("name", "")) if cell is not None else ", ".join(place.values())
+
     checked = []
     for claim in table.claims:
         figure = claim.figure or next(iter(table.figures))
         along = {**axes, FIGURES: list(runs)} if claim.along == FIGURES else axes
         values = partial(_values_at, table, runs, figure)
-        checked.append(claim.judge(along, values, partial(table.published_value, figure), early))
+        checked.append(claim.judge(along, values, partial(table.published_value, figure), early, data_of))
     return checked
 
 
