@@ -588,7 +588,7 @@ class GraphConv(Encoder):
     """k-GNN of order one (Morris et al. 2019): separate weights for a node and the sum of its neighbours."""
 
     name: ClassVar[str] = "graphconv"
-    lr: ClassVar[float] = 0.1
+    lr: ClassVar[float] = 0.2
 
     def body(self, features: int, out: int) -> nn.Module:
         convs = [gnn.GraphConv(i, o) for i, o in self.widths(features, out)]
