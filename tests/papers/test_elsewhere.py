@@ -97,6 +97,16 @@ def test_what_differs_is_run(differs: str, papers: Path, monkeypatch: pytest.Mon
     assert len(done) == 4
 
 
+def test_a_taken_run_has_the_options_that_its_new_table_chose(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = '"pull 0.5".method.name = "fedprox"\n\n[[where]]\nat.method = ["pull 0.5"]\n'
+    chosen += 'tune = { options = { "method.mu" = [0.5] }, seeds = [1000] }\n'
+    text = TABLE3.replace('"pull 0.5".method = { name = "fedprox", mu = 0.5 }\n', chosen).replace("where = []\n", "")
+    (papers / "mine" / "table3.toml").write_text(text)
+    results, _ = ran(papers, monkeypatch)
+    [cell] = [each for each in ShelfEntry(papers, "mine", "table3").plan.cells() if each.name == "160, pull 0.5"]
+    assert [(run["chosen"], run["from"]) for run in results.runs(cell)] == [({"method.mu": 0.5}, "table1")] * 2
+
+
 def test_runs_of_another_device_are_not_taken(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = ShelfEntry(papers, "mine", "table1").results_path
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 0, "device": "cuda"'))

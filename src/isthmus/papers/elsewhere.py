@@ -33,11 +33,11 @@ class Found(NamedTuple):
     asked: Set[str]
     versions: Mapping[str, str]
 
-    def with_figures(self, metrics: Mapping[str, str]) -> dict[str, Any]:
-        """The run with these figures, by the names of their metrics."""
+    def with_figures(self, metrics: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+        """The run with these figures, by the names of their metrics, for a table that chose these options."""
         figures = {name: self.metrics[metric] for name, metric in metrics.items() if metric in self.metrics}
-        about = {name: value for name, value in self.run.items() if name != "with"}
-        return {**about, "figures": figures, "from": self.table}
+        about = {name: value for name, value in self.run.items() if name not in ("with", "chosen")}
+        return {**about, "figures": figures, **({"chosen": options} if options else {}), "from": self.table}
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ class Runner:
             if found is None:
                 left.append(job)
                 continue
-            self.results.add(job.cell, found.with_figures(job.metrics), found.versions)
+            self.results.add(job.cell, found.with_figures(job.metrics, job.options), found.versions)
             self.on_progress(Progress(0, len(jobs), line=f"{job.name}: is in {found.table}"))
         if len(left) < len(jobs):
             self.save(self.results)
