@@ -42,6 +42,8 @@ class Options(BaseModel):
 
     without: ClassVar[tuple[str, ...]] = ()
     """Inherited options that have no effect here: no list shows them, and a value of them is refused."""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Options by the values of an option `preset`: what it names goes below what is given, and above defaults."""
 
     if not TYPE_CHECKING:  # the checker knows the fields from the class
 
@@ -75,6 +77,11 @@ class Options(BaseModel):
             return value
         kinds = _inner_kinds(cls.model_fields[info.field_name or ""].annotation)
         return _spelled(value) if kinds & NUMBERS and kinds <= NUMBERS | {NoneType} else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_preset(cls, given: Any) -> Any:
+        return _with_preset(cls, given) if isinstance(given, Mapping) else given
 
     @classmethod
     def option_names(cls) -> list[str]:
@@ -328,13 +335,26 @@ def _type_text(kind: Any) -> str:
 
 
 def _with_defaults(cls: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(values)
+    merged = _with_preset(cls, values) if issubclass(cls, Options) else dict(values)
     for name, field in cls.model_fields.items():
-        if not isinstance(values.get(name), Mapping):
+        if not isinstance(merged.get(name), Mapping):
             continue
         default = field.get_default(call_default_factory=True)
         if isinstance(default, Options):
-            merged[name] = {**default.model_dump(), **_with_defaults(type(default), values[name])}
+            merged[name] = {**default.model_dump(), **_with_defaults(type(default), merged[name])}
+    return merged
+
+
+def _with_preset(cls: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, and below them those of the preset that they name, in tables entry by entry."""
+    chosen = values.get("preset")
+    below = cls.presets.get(chosen, {}) if isinstance(chosen, str) else {}
+    if not below:
+        return dict(values)
+    merged = {**_with_defaults(cls, below), **values}
+    for name, table in below.items():
+        if isinstance(table, Mapping) and isinstance(values.get(name), Mapping):
+            merged[name] = {**table, **values[name]}
     return merged
 
 

@@ -157,6 +157,16 @@ def doubled(party):
     return Party(party.name, graph, "graph", train=party.train, val=party.val, test=party.test)
 
 
+def test_the_preset_is_the_papers_algorithm():
+    paper = FGCL.read({"preset": "paper", "local": {"lr": 0.1}, "temperature": 0.5}, "fgcl")
+    default = FGCL()
+    assert (paper.redraw, paper.post.clamp, paper.temperature) == ("epoch", False, 0.5)
+    assert paper.local == default.local.model_copy(update={"batch_size": 1, "lr": 0.1})
+    assert FGCL(preset="paper").local == default.local.model_copy(update={"batch_size": 1})
+    assert FGCL.read(paper.model_dump(), "fgcl") == paper
+    assert FGCL.read({"preset": "paper", "post": {"clamp": True}}, "fgcl").post == default.post
+
+
 def test_what_takes_no_part_counts_with_the_old_weights(double_precision, monkeypatch):
     """(11): half of the parties moves the weights half as far as all of them would from there."""
     parties = [doubled(party) for party in make_graph_parties()]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from isthmus.data import rows
@@ -71,10 +71,14 @@ class FedGC(Matching, Averaging):
     disjoint: ClassVar[bool] = True
     everyone: ClassVar[Needed] = "set-up"
     membership_defences: ClassVar[tuple[str, ...]] = ("bottleneck",)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"backbone": "gcn", "start": "random", "distance": "mse", "passes": 1}
+    }
 
     preset: Literal["", "paper"] = ""
-    """Where options come from that are not given: "paper" takes the choices of section 4.1 for small graphs: a GCN
-    of width 256 is matched, X' starts at noise, gradients differ by their squares, self-training has one pass."""
+    """Where options come from that are not given: "paper" takes the choices of section 4.1 and Algorithm 1 for small
+    graphs: a GCN of width 256 is matched, X' starts at noise, gradients differ by their squares, self-training has one
+    pass."""
     hops: int = Field(2, ge=0)
     """Sums over neighbours at all parties, before anything else; 0 is the paper's "- com"."""
     self_training: bool = True
@@ -100,12 +104,6 @@ class FedGC(Matching, Averaging):
     """Training of the bottleneck at each party."""
     check_every: int = Field(10, ge=1)
     """Steps of this training between looks at the party's validation nodes."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_preset(cls, given: Any) -> Any:
-        paper = {"backbone": "gcn", "start": "random", "distance": "mse", "passes": 1}
-        return {**paper, **given} if isinstance(given, Mapping) and given.get("preset") == "paper" else given
 
     def check(self, module: nn.Module) -> None:
         super().check(module)

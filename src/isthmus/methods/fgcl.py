@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -58,9 +58,8 @@ class FGCL(FedAvg):
     the parties' weights.
 
     Literally, Algorithm 1 draws new views at every visit of a graph and trains on raw weights, graph after graph:
-    `redraw = "epoch"`, `post.clamp = false`, `local.batch_size = 1`. It then spends both budgets in every epoch. The
-    default draws views once and clamps their weights to [0, 1]. The stack holds graphs, which are contrasted by their
-    present views.
+    `preset = "paper"`. It then spends both budgets in every epoch. The default draws views once and clamps their
+    weights to [0, 1]. The stack holds graphs, which are contrasted by their present views.
 
     As printed, the factors of (11) do not add up to one; here parties that take no part count with the old weights. The
     paper does not say which view predicts a graph's class: the default is the mean over both (`evaluated_on`).
@@ -75,7 +74,13 @@ class FGCL(FedAvg):
         costs="some 6 times federated averaging's time per round (PROTEINS, 10 parties)",
     )
     levels: ClassVar[tuple[Level, ...]] = ("graph",)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"redraw": "epoch", "post": {"clamp": False}, "local": {"batch_size": 1}, "temperature": 1.0}
+    }
 
+    preset: Literal["", "paper"] = ""
+    """Where options come from that are not given: "paper" takes Algorithm 1 as printed, with views that are drawn at
+    every visit of a graph, raw weights, batches of one graph, and the temperature of Table I, 1."""
     weighting: Weighting = "even"
     """What a party's weights are weighted by: evenly (as in the paper), its training items, or all its items."""
     local: LocalTraining = LocalTraining(epochs=1, batch_size=32)
