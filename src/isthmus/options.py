@@ -81,7 +81,7 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_preset(cls, given: Any) -> Any:
-        return _with_preset(cls, given) if isinstance(given, Mapping) else given
+        return _with_preset(cls, given) if cls.presets and isinstance(given, Mapping) else given
 
     @classmethod
     def option_names(cls) -> list[str]:
@@ -346,16 +346,23 @@ def _with_defaults(cls: type[BaseModel], values: Mapping[str, Any]) -> dict[str,
 
 
 def _with_preset(cls: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, and below them those of the preset that they name, in tables entry by entry."""
+    """The values, and below them those of the preset that they name, in whole tables."""
     chosen = values.get("preset")
-    below = cls.presets.get(chosen, {}) if isinstance(chosen, str) else {}
-    if not below:
-        return dict(values)
-    merged = {**_with_defaults(cls, below), **values}
-    for name, table in below.items():
-        if isinstance(table, Mapping) and isinstance(values.get(name), Mapping):
-            merged[name] = {**table, **values[name]}
-    return merged
+    below = cls.presets.get(chosen) if isinstance(chosen, str) else None
+    return merge(_with_defaults(cls, below), values) if below else dict(values)
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with `changes` applied on top, table by table.
+
+    >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    result = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merge(result[key], value) if both else value
+    return result
 
 
 def _messages(cls: type[BaseModel], error: ValidationError, where: str) -> Iterator[str]:

@@ -13,8 +13,7 @@ from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.options import Options
-from isthmus.study.config import merge
+from isthmus.options import Options, merge
 from isthmus.study.loop import RunResult
 from isthmus.testing import Subject, small_parties
 

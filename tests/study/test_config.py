@@ -11,7 +11,8 @@ import torch
 
 from isthmus import toml
 from isthmus.errors import IsthmusError
-from isthmus.study.config import Study, merge, parse_assignments, read_toml
+from isthmus.options import merge
+from isthmus.study.config import Study, parse_assignments, read_toml
 
 EVERYTHING = """
 parties = 3

@@ -39,11 +39,12 @@ from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.decoupled import Sgc
 from isthmus.nn.encoders import Gat, Gcn, Gin
+from isthmus.options import merge
 from isthmus.progress.live_page import RunningReport
 from isthmus.report.report import write_report
 from isthmus.result_files import STATE
 from isthmus.study import run as study_run
-from isthmus.study.config import Study, merge, read_toml
+from isthmus.study.config import Study, read_toml
 from isthmus.study.loop import RunResult
 from isthmus.study.processes import ProcessKilled
 from isthmus.study.run import Watcher, Watchers, run, run_study

@@ -41,8 +41,8 @@ from isthmus.nn.draws import Draws
 from isthmus.nn.encoders import Embedder
 from isthmus.nn.per_party import PerParty
 from isthmus.nn.weights import Weights
+from isthmus.options import merge
 from isthmus.papers.plan import Cell, Table
-from isthmus.study.config import merge
 from isthmus.study.run import build_run
 from isthmus.tasks.base import Step
 from isthmus.tasks.clustering import GraphClustering, scaled

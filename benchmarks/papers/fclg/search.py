@@ -25,9 +25,10 @@ from torch import Tensor
 
 from isthmus.federation.answers import PlainTotal
 from isthmus.federation.sums import positions_of
+from isthmus.options import merge
 from isthmus.papers.measures import prepare_run
 from isthmus.papers.plan import Cell, Table
-from isthmus.study.config import Study, merge
+from isthmus.study.config import Study
 from isthmus.tasks.base import Step
 from isthmus.tasks.clustering import GraphClustering, Scale, scaled
 

@@ -49,12 +49,13 @@ def bench_command(
     as_json: Json = False,
 ) -> None:
     """Run a method of your own as a leaderboard does, and print its row among the others."""
+    from isthmus.options import merge
     from isthmus.papers.bench import check_options, find_board, own_method, own_row
     from isthmus.papers.markdown import Bar
     from isthmus.papers.results import TableResults
     from isthmus.papers.running import Runner
     from isthmus.papers.shelf import entries
-    from isthmus.study.config import merge, parse_assignments
+    from isthmus.study.config import parse_assignments
     from isthmus.study.processes import count_processes
 
     differing: dict[str, Any] = {"data": {"name": data}} if data else {}

@@ -152,7 +152,8 @@ def use_one_thread() -> None:
 
 def read_study(file: Path | None, assignments: list[str], **flags: Any) -> Study:
     """Return the study in the file, or the default study, with flags and `--set` applied on top."""
-    from isthmus.study.config import Study, merge, parse_grid, parse_ranges
+    from isthmus.options import merge
+    from isthmus.study.config import Study, parse_grid, parse_ranges
 
     base = {} if file is None else _file(file)
     where = "study" if file is None else str(file)
@@ -278,8 +279,8 @@ def _shares(text: str) -> list[float]:
 def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """Apply `--set`: keys are tables of the study, names of methods, or options for all methods."""
     from isthmus.methods.base import Method
-    from isthmus.options import option_paths
-    from isthmus.study.config import Study, merge, parse_assignments
+    from isthmus.options import merge, option_paths
+    from isthmus.study.config import Study, parse_assignments
     from isthmus.study.option_hints import TABLES, missing_option
     from isthmus.study.settings import flatten
 
@@ -314,7 +315,7 @@ def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, A
 
 def _with_training(study: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """Apply options for all methods; they also override a method's own table."""
-    from isthmus.study.config import merge
+    from isthmus.options import merge
 
     whole = merge(study, {"training": options})
     if "methods" in study:

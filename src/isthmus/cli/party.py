@@ -237,7 +237,8 @@ def export(
     """Write a named data set, cut into parties, as party folders."""
     from isthmus.data.folder.writing import write_parties
     from isthmus.data.pool import check_no_folder
-    from isthmus.study.config import Study, merge, parse_assignments
+    from isthmus.options import merge
+    from isthmus.study.config import Study, parse_assignments
 
     check_no_folder(data)
     import_files(import_ or ())

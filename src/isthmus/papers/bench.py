@@ -12,13 +12,13 @@ from isthmus.data.partition.base import Partition
 from isthmus.data.pool import DataSet, with_path
 from isthmus.errors import Errors, IsthmusError, did_you_mean
 from isthmus.methods.base import Method
-from isthmus.options import option_paths
+from isthmus.options import merge, option_paths
 from isthmus.own_code import import_files
 from isthmus.papers.leaderboard import Row, leaderboard
 from isthmus.papers.plan import Axis, Cell, Table
 from isthmus.papers.results import TableResults
 from isthmus.papers.shelf import ShelfEntry
-from isthmus.study.config import Study, merge, parse_assignments
+from isthmus.study.config import Study, parse_assignments
 from isthmus.study.option_hints import TABLES
 from isthmus.study.protocol import protocol_text
 

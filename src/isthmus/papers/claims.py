@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -280,7 +281,7 @@ class Comparison:
     gains: Mapping[Sample, float] = field(default_factory=dict)
     data: str = ""
 
-    @property
+    @cached_property
     def p(self) -> float | None:
         """The p value of a paired test of the two cells that decide."""
         return _paired_test(self.gains)
@@ -300,10 +301,11 @@ def _p_of_one(places: Sequence[Comparison]) -> float | None:
     tested = [each.p for each in places if each.holds and each.p is not None]
     if not tested:
         return None
-    shared = [sample for sample in places[0].gains if all(sample in each.gains for each in places)]
-    p = _paired_test({sample: statistics.fmean(each.gains[sample] for each in places) for sample in shared})
-    if p is not None and all(each.holds for each in places):
-        return p
+    if all(each.holds for each in places):
+        shared = [sample for sample in places[0].gains if all(sample in each.gains for each in places)]
+        p = _paired_test({sample: statistics.fmean(each.gains[sample] for each in places) for sample in shared})
+        if p is not None:
+            return p
     return min(1.0, len(places) * min(tested))
 
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers.claims import FIGURES, Comparison, Verdict
-from isthmus.papers.plan import Choice, Place, Table, only_numbers
+from isthmus.papers.plan import Cell, Choice, Place, Table, only_numbers
 from isthmus.papers.results import TableResults, by_seed, count_older, count_runs, early_runs, figure_values
 from isthmus.papers.running import Progress
 from isthmus.progress.terminal import ProgressBars
@@ -143,12 +143,15 @@ def verdicts(table: Table, results: TableResults) -> list[Verdict]:
     runs = {figure: by_seed(table, results, figure) for figure in table.figures}
     cells = {tuple(cell.place.values()): cell for cell in table.cells()}
 
+    def cell_at(place: Place) -> Cell | None:
+        return cells.get(tuple(place.get(axis, "") for axis in axes))
+
     def early(place: Place) -> list[bool]:
-        cell = cells.get(tuple(place.get(axis, "") for axis in axes))
+        cell = cell_at(place)
         return early_runs(table, results.runs(cell)) if cell is not None else []
 
     def data_of(place: Place) -> str:
-        cell = cells.get(tuple(place.get(axis, "") for axis in axes))
+        cell = cell_at(place)
         return str(cell.study.get("data", {}).get("name", "")) if cell is not None else ", ".join(place.values())
 
     checked = []

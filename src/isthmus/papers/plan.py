@@ -18,11 +18,11 @@ from pydantic import Field, NonNegativeInt, PrivateAttr, field_validator, model_
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
 from isthmus.methods.training import PLAIN_LR
-from isthmus.options import Options, option_paths, suggest_option
+from isthmus.options import Options, merge, option_paths, suggest_option
 from isthmus.papers.claims import FIGURES, Claim, check_values
 from isthmus.papers.measures import Measure
 from isthmus.papers.measures.training import Training
-from isthmus.study.config import Study, merge, parse_assignments, read_toml
+from isthmus.study.config import Study, parse_assignments, read_toml
 from isthmus.study.settings import flatten
 from isthmus.study.setup import suited
 

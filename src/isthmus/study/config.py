@@ -28,7 +28,7 @@ from isthmus.errors import IsthmusError, closest_path
 from isthmus.federation.rules import Rules
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.options import Options, option_paths, suggest_option
+from isthmus.options import Options, merge, option_paths, suggest_option
 from isthmus.own_code import identify, import_files
 from isthmus.privacy.options import Privacy
 from isthmus.protect.options import Protect
@@ -481,19 +481,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise IsthmusError(f"cannot read the study {path}: {reason}; give the path of a TOML file") from error
     except (ValueError, RecursionError) as error:  # also a number with thousands of digits, or very deep brackets
         raise IsthmusError(f"{path} is not TOML: {error}; correct the file") from error
-
-
-def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with `changes` applied on top, table by table.
-
-    >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
-    {'a': {'x': 1, 'y': 3}}
-    """
-    result = dict(base)
-    for key, value in changes.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = merge(result[key], value) if both else value
-    return result
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:

@@ -28,10 +28,11 @@ from isthmus.federation.ledger import PartyStanding
 from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
+from isthmus.options import merge
 from isthmus.own_code import identify, reference_of
 from isthmus.privacy.options import Privacy
 from isthmus.result_files import STATE
-from isthmus.study.config import Loaded, Study, check_distinct, check_no_effect, code_table, merge
+from isthmus.study.config import Loaded, Study, check_distinct, check_no_effect, code_table
 from isthmus.study.folder import MARK, discard_unless_started, hold_folder, prepare_folder
 from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
