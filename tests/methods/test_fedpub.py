@@ -16,7 +16,6 @@ from isthmus.methods.fedpub import BLOCKS, NODES, FedPub, proxy_graph
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.decoupled import Sgc
 from isthmus.nn.encoders import Gcn
-from isthmus.nn.weights import head_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 SGD = LocalTraining(epochs=4, optimizer="sgd", lr=0.3)
@@ -29,12 +28,12 @@ def built(dropout=0.0):
 
 
 def forward(module, theta, mu, graph):
-    """Outputs and embeddings with the weights theta * mu."""
-    inputs, weights = [], {name: theta[name] * mu[name] if name in mu else theta[name] for name in theta}
-    hook = module.get_submodule(head_of(module)).register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    """Outputs, and those of the first of two layers before its activation, with the weights theta * mu."""
+    found, weights = [], {name: theta[name] * mu[name] if name in mu else theta[name] for name in theta}
+    hook = module.convs[0].register_forward_hook(lambda *each: found.append(each[-1]))
     output = functional_call(module, weights, (to_dense(graph.x), graph.edge_index))
     hook.remove()
-    return output, inputs[0]
+    return output, found[0]
 
 
 def fit(module, theta, mu, party, sparsity, proximity):

@@ -299,6 +299,27 @@ def test_the_embedding_is_what_the_head_receives(name, sparse):
     assert torch.equal(model(cohort.block), output)
 
 
+@pytest.mark.parametrize("name", ["gat-averaged-heads", "batch-norm", "two-names-one-layer", "gatv2"])
+def test_an_embedding_without_activation_is_what_the_last_layer_before_the_head_gives(name):
+    cohort = Cohort(make_parties("node")[:1])
+    module = build(name)
+    model = per_party(module, 1)
+    torch.testing.assert_close(module.head(model.unactivated(cohort.block).relu()), model(cohort.block))
+
+
+def test_a_layer_without_bias_counts_after_it_propagated():
+    cohort = Cohort(make_parties("node")[:1])
+    module = Body(conv=gnn.GCNConv(FEATURES, HIDDEN, bias=False))
+    model = per_party(module, 1)
+    torch.testing.assert_close(module.head(model.unactivated(cohort.block).relu()), model(cohort.block))
+
+
+def test_a_model_that_is_its_head_has_no_embedding():
+    cohort = Cohort(make_parties("node")[:1])
+    with pytest.raises(IsthmusError, match="has no embedding before its head"):
+        per_party(Gcn(layers=1).build(FEATURES, CLASSES, "node"), 1).unactivated(cohort.block)
+
+
 def test_a_head_is_called_once():
     class Twice(Body):
         def forward(self, x, edge_index):

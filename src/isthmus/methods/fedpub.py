@@ -18,7 +18,6 @@ from isthmus.federation.verbs import Coefficients
 from isthmus.methods.base import Listing
 from isthmus.methods.shared.mixing import Mixing, MixingSite, Told, by_cosine
 from isthmus.nn.draws import draws_of
-from isthmus.nn.layerwise import infer
 from isthmus.nn.masked import MASK, masked, without_masks
 from isthmus.nn.per_party import Leaf, PerParty
 from isthmus.nn.products import per_row
@@ -37,13 +36,15 @@ class FedPub(Mixing):
     Party:  theta_r = theta_k as received
             minimise F_k(theta_k * mu_k) + sparsity ||mu_k||_1
                      + proximity ||theta_k - theta_r||_2
-            h_k = mean over the random graph of what the head receives
+            h_k = mean over the random graph of what the last layer before the head gives
     Server: a_ij = exp(tau cos(h_i, h_j)) / sum_m exp(tau cos(h_i, h_m))
             theta_i = sum_j a_ij theta_j
 
     The weights of linear layers, also inside convolutions, have masks, biases have none. In evaluation, entries of a
     mask nearer to 0 than `sparsity` count as 0. Masks never leave their party. The random graph has 5 blocks of 100
-    nodes and normal features; every party draws it from the run's seed.
+    nodes and normal features; every party draws it from the run's seed. h_k is taken before the activation, as in the
+    public code: after a ReLU all entries have one sign, and all parties seem alike. That code has no distance to
+    received weights in the first round.
 
     The server reads each h_k and, as it makes one sum for each party, could read single models: such sums cannot be
     masked. The paper's experiments evaluate the model after local training: `evaluate_with = "trained"`.
@@ -104,7 +105,7 @@ class FedPub(Mixing):
             h, stacks = [], self.model.stacks()
             for at in range(len(self.cohort)):  # side by side, the graph would be there once for each party
                 self.alone.load({name: stack[at] for name, stack in stacks.items()})
-                h.append(infer(self.alone, self.proxy, embed=True)[1].mean(0))
+                h.append(self.alone.unactivated(self.proxy).mean(0))
             return {"embedding": torch.stack(h)}
 
         def mixed(self) -> Weights:

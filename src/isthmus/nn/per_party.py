@@ -294,6 +294,28 @@ class PerParty:
                 "submodule in its attribute `head`"
             )
 
+    @torch.no_grad()
+    def unactivated(self, block: Block) -> Tensor:
+        """What the last layer before the head gives, before an activation follows: a row per node of one party."""
+        body, outputs = set(body_weights(self.module)), list[Tensor]()
+        module = self._twin if self.side_by_side else self.module
+        assert module is not None
+        assert self.parties == 1
+
+        def give(_: nn.Module, __: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and output.dim() == 2 and len(output) == block.nodes:
+                outputs.append(output)
+
+        with ExitStack() as hooks:
+            for name, layer in self.module.named_modules():
+                weights = layer.named_parameters(name, recurse=isinstance(layer, MessagePassing))
+                if name and not body.isdisjoint(own for own, _ in weights):
+                    hooks.callback(module.get_submodule(name).register_forward_hook(give).remove)
+            self(block)
+        if not outputs:
+            raise no_embedding(self.module)
+        return outputs[-1]
+
     def resize(self, parties: int) -> None:
         """Restart with this many slices, all at the initial weights."""
         self.parties = parties
