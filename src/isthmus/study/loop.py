@@ -103,6 +103,7 @@ class RunResult:
     description: dict[str, Any] = field(default_factory=dict, repr=False)
     reconciled: dict[str, Any] = field(default_factory=dict)
     stopped: str = ""
+    processor_seconds: float = 0.0
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -250,21 +251,24 @@ class Run:
         """Return the result of the rounds that are finished, of a run that stopped; none if nothing was evaluated."""
         if not self.progress["metrics"]:
             return None
-        result = self._result(self.progress["seconds"])
+        result = self._result()
         return replace(result, rounds=max(at for at, _, _ in self.history), stopped=stopped)
 
     def _go(self) -> RunResult:
-        began, saved_at = time.perf_counter() - self.progress["seconds"], time.perf_counter()
+        saved_at = time.perf_counter()
+        clocks = {"seconds": time.perf_counter, "processor_seconds": time.process_time}
+        began = {name: clock() - self.progress[name] for name, clock in clocks.items()}
         pause = self.save_every
         for _ in self._rounds():
             now = time.perf_counter()
-            self.progress["seconds"] = now - began
+            self.progress |= {name: clock() - began[name] for name, clock in clocks.items()}
             if (self.checkpoint is not None or self.transport.recovers) and now - saved_at >= pause:
                 self._take_snapshot()
                 saved_at = time.perf_counter()
                 if self.save_every:
                     pause = max(self.save_every, (1 / SAVING - 1) * (saved_at - now))
-        return self._result(time.perf_counter() - began)
+        self.progress |= {name: clock() - began[name] for name, clock in clocks.items()}
+        return self._result()
 
     def _take_snapshot(self) -> None:
         """Save the run: to the checkpoint, or in memory if it only serves to start lost parties again.
@@ -480,7 +484,7 @@ class Run:
         kinds = whole.hosted.y.cpu().to(points.dtype).unsqueeze(1)
         self.progress["coordinates"][str(state.round)] = torch.cat([points, kinds], dim=1)
 
-    def _result(self, seconds: float) -> RunResult:
+    def _result(self) -> RunResult:
         if not self.progress["metrics"] and not self.task.unsupervised and (self.here or not self.held_back):
             why = "no test or validation item to evaluate"
             if not self.state.round:
@@ -499,7 +503,8 @@ class Run:
             seed=self.seed,
             rounds=int(self.state.round),
             chosen_round=int(self.progress["chosen_round"]),
-            seconds=seconds,
+            seconds=self.progress["seconds"],
+            processor_seconds=self.progress["processor_seconds"],
             metrics=dict(self.progress["metrics"]),
             history=self.history,
             ledger=self.federation.ledger,
@@ -569,7 +574,7 @@ def _progress() -> dict[str, Any]:
     """How far a run is that has not begun."""
     return {
         "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "coordinates": {}, "seconds": 0.0,
-        "tested": [], "groups": {}, "majority_score": None, "by_label": {},
+        "processor_seconds": 0.0, "tested": [], "groups": {}, "majority_score": None, "by_label": {},
         "validated": {},
     }  # fmt: skip
 

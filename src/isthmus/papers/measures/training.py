@@ -14,16 +14,17 @@ from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.tasks.metrics import METRICS, metric_of, suggest_metric
 
-COSTS = ("sent", "seconds", "epsilon", "epsilon_advanced")
+COSTS = ("sent", "seconds", "processor_seconds", "epsilon", "epsilon_advanced")
 """Metrics of a run that no split of the data has."""
 
 
 class Training(Measure):
     """Train the method; metrics are those of the round that validation chose.
 
-    Also: `sent` bytes, `seconds`, and what noise on edges spends, `epsilon` by basic composition and
-    `epsilon_advanced` by advanced composition where that is less. Of each metric that parties have, such as
-    `test_accuracy`: `test_accuracy over parties`, the plain mean, and `test_accuracy of the worst party`.
+    Also: `sent` bytes, `seconds` by the clock, `processor_seconds`, which other work on the machine leaves alone, and
+    what noise on edges spends, `epsilon` by basic composition and `epsilon_advanced` by advanced composition where that
+    is less. Of each metric that parties have, such as `test_accuracy`: `test_accuracy over parties`, the plain mean,
+    and `test_accuracy of the worst party`.
     """
 
     name = "training"
@@ -49,7 +50,9 @@ class Training(Measure):
         run = prepare_run(study, seed, checkpoint, side_by_side=self.side_by_side)
         result = run.go()
         curves = {name: [[at, value] for at, metric, value in result.history if metric == name] for name in self.curves}
-        costs = {"sent": float(result.ledger.sent), "seconds": result.seconds}
+        costs = {
+            "sent": float(result.ledger.sent), "seconds": result.seconds, "processor_seconds": result.processor_seconds
+        }  # fmt: skip
         own = {f"{name} of {party}": value for party, of in result.parties.items() for name, value in of.items()}
         over = party_metrics(result)
         metrics = {**result.metrics, **costs, **over, **privacy_metrics(result), **(own if self.by_party else {})}
