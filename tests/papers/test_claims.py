@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -165,6 +165,20 @@ def test_a_gain_that_may_be_luck_does_not_hold() -> None:
     assert (both.word, both.p) == ("holds", 0.0), "the same gain in every seed is no luck"
     one = stats.ttest_1samp([*unsure.values()], 0.0).pvalue
     assert verdict.p == pytest.approx(stats.combine_pvalues([one] * 8).pvalue)
+
+
+def test_runs_of_code_with_other_draws_are_not_paired() -> None:
+    axes = {"method": ["x", "y"]}
+    values = {"x": {0: 2.0, 1: 2.1, 2: 1.9}, "y": {0: 1.0, 1: 1.2, 2: 0.9, 3: 1.0}}
+
+    def told_with(**older: Sequence[int]) -> Verdict:
+        return Claim(says="", along="method", order=["x", "y"]).judge(
+            axes, lambda place: values[place["method"]], lambda place: None, older=lambda place: older[place["method"]]
+        )
+
+    assert (told_with(x=(), y=(3,)).word, told_with(x=(0, 1, 2), y=(0, 1, 2)).word) == ("holds", "holds")
+    for mixed in (told_with(x=(0,), y=()), told_with(x=(0, 1, 2), y=(1, 2, 3))):
+        assert (mixed.word, mixed.p) == ("points to", None)
 
 
 def test_places_of_one_data_set_are_no_independent_evidence() -> None:

@@ -22,6 +22,9 @@ Ours = Callable[[Mapping[str, str]], Mapping[int, float]]
 Early = Callable[[Mapping[str, str]], Sequence[bool]]
 """For each run at a place, whether it chose so early a round that it supports no claim."""
 
+Older = Callable[[Mapping[str, str]], Collection[int]]
+"""The seeds of a place's runs that code with other draws made, for which they stand for other chances."""
+
 ENOUGH = 3
 """Seeds that all cells of a comparison must share before a claim holds or fails there; also values of `over`."""
 
@@ -118,6 +121,7 @@ class Claim(Options):
         ours: Ours,
         published: Published,
         early: Early = lambda place: (),
+        older: Older = lambda place: (),
         data_of: DataOf = lambda place: ", ".join(place.values()),
     ) -> Verdict:
         """Check the claim at every place that was run.
@@ -133,7 +137,7 @@ class Claim(Options):
             found = (
                 self._near(axes, place, ours, published)
                 if self.near is not None
-                else self._compared(axes, place, ours, data_of)
+                else self._compared(axes, place, ours, older, data_of)
             )
             if found is not None and self._is_early(axes, place, early):
                 left_out.append(found.place)
@@ -175,12 +179,10 @@ class Claim(Options):
         }
 
     def _compared(
-        self, axes: Mapping[str, Sequence[str]], place: Mapping[str, str], ours: Ours, data_of: DataOf
+        self, axes: Mapping[str, Sequence[str]], place: Mapping[str, str], ours: Ours, older: Older, data_of: DataOf
     ) -> Comparison | None:
-        values = [
-            [self._values(axes, {**place, self.along: value}, ours) for value in group]
-            for group in self._groups_of(axes)
-        ]
+        places = [[{**place, self.along: value} for value in group] for group in self._groups_of(axes)]
+        values = [[self._values(axes, each, ours) for each in group] for group in places]
         shared = sorted(set.intersection(*(set(each) for group in values for each in group)))
         if not shared:
             return None
@@ -188,7 +190,9 @@ class Claim(Options):
         shown = [[statistics.fmean(each.values()) for each in group] for group in values]
         holds, pair = self._holds(means), self._decisive(means, values)
         sign, gains = -1 if self.lower else 1, {}
-        if pair is not None:
+        before = [self._older_samples(axes, each, older).intersection(shared) for group in places for each in group]
+        paired = all(each == before[0] for each in before)
+        if pair is not None and paired:
             gains = {sample: sign * (pair[0][sample] - pair[1][sample]) - min(self.by, 0.0) for sample in shared}
         return Comparison(
             ", ".join(place.values()),
@@ -198,7 +202,12 @@ class Claim(Options):
             holds == self._holds(shown),
             gains,
             data_of({**self._samples(axes, place)[0], self.along: self._groups_of(axes)[0][0]}),
+            paired,
         )
+
+    def _older_samples(self, axes: Mapping[str, Sequence[str]], place: Mapping[str, str], older: Older) -> set[Sample]:
+        samples = self._samples(axes, place)
+        return {(sample.get(self.over, ""), seed) for sample in samples for seed in older(sample)}
 
     def _holds(self, means: Sequence[Sequence[float]]) -> bool:
         if self.within is not None:
@@ -270,6 +279,7 @@ class Comparison:
         gains: of an order of two groups, by how much the first of the two cells that decide is better, or loses less
             than the claim allows.
         data: the data set.
+        paired: runs of one seed have the same draws; else older code made one of them.
     """
 
     place: str
@@ -280,6 +290,7 @@ class Comparison:
     agrees: bool = True
     gains: Mapping[Sample, float] = field(default_factory=dict)
     data: str = ""
+    paired: bool = True
 
     @cached_property
     def p(self) -> float | None:
@@ -289,7 +300,8 @@ class Comparison:
     @property
     def firm(self) -> bool:
         """Whether the claim holds or fails here, luck aside; otherwise our numbers only point to or against it."""
-        return self.seeds >= ENOUGH and (self.samples == 0 or self.samples >= ENOUGH) and self.agrees
+        enough = self.seeds >= ENOUGH and (self.samples == 0 or self.samples >= ENOUGH)
+        return enough and self.agrees and self.paired
 
 
 def _p_of_one(places: Sequence[Comparison]) -> float | None:
@@ -340,9 +352,9 @@ class Verdict:
     def word(self) -> str:
         """`holds`, `fails`, `holds at 3 of 4`, `not run`, or `no verdict` if all places are left out.
 
-        Without three shared seeds (and splits) at every place, or where the paired difference and the means shown
-        disagree: `points to`, `points against`, `points to at 3 of 4`. With them, where tests do not tell the gain from
-        luck: `may be luck`, `may be luck at 3 of 4`.
+        Without three shared seeds (and splits) at every place, where the paired difference and the means shown
+        disagree, or where code with other draws made some of the runs: `points to`, `points against`, `points to at 3
+        of 4`. With them, where tests do not tell the gain from luck: `may be luck`, `may be luck at 3 of 4`.
         """
         if not self.places:
             return "no verdict" if self.left_out else "not run"

@@ -150,6 +150,10 @@ def verdicts(table: Table, results: TableResults) -> list[Verdict]:
         cell = cell_at(place)
         return early_runs(table, results.runs(cell)) if cell is not None else []
 
+    def older(place: Place) -> list[int]:
+        cell = cell_at(place)
+        return [run["seed"] for run in results.runs(cell) if results.is_older(run)] if cell is not None else []
+
     def data_of(place: Place) -> str:
         cell = cell_at(place)
         return str(cell.study.get("data", {}).get("name", "")) if cell is not None else ", ".join(place.values())
@@ -159,7 +163,7 @@ def verdicts(table: Table, results: TableResults) -> list[Verdict]:
         figure = claim.figure or next(iter(table.figures))
         along = {**axes, FIGURES: list(runs)} if claim.along == FIGURES else axes
         values = partial(_values_at, table, runs, figure)
-        checked.append(claim.judge(along, values, partial(table.published_value, figure), early, data_of))
+        checked.append(claim.judge(along, values, partial(table.published_value, figure), early, older, data_of))
     return checked
 
 
