@@ -81,7 +81,7 @@ def _said(doc: str) -> Iterator[str]:
 def _leaves(kind: type[Method]) -> str:
     level = kind.levels[0]
     parties = overlapping_parties() if kind.listing.setting == "overlap" else small_parties(level)
-    subject = Subject(kind(rounds=ROUNDS), parties, Encoder.named(kind.encoder)(hidden=8))
+    subject = Subject(kind(rounds=ROUNDS, **kind.soon), parties, Encoder.named(kind.encoder)(hidden=8))
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for each in subject.run().go().ledger.rows():
         if each["action"].endswith(": delivery"):
@@ -95,7 +95,8 @@ def _leaves(kind: type[Method]) -> str:
         rows.append((_when({each["round"] for each in of}), code(action), verb, describe_action(summary)))
     if not rows:
         return "Nothing."
-    told = f"The ledger of a small run: four parties of generated {level}s, {ROUNDS} rounds, default options."
+    but = "".join(f", `{name} = {value:g}`" for name, value in kind.soon.items())
+    told = f"The ledger of a small run: four parties of generated {level}s, {ROUNDS} rounds, default options{but}."
     return f"{told}\n\n{table(('when', 'action', 'verb', 'who saw what'), rows)}"
 
 

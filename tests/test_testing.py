@@ -69,6 +69,26 @@ class PeeksAtTestLabels(Mine):
             return {name: stack + 1e-3 * peek for name, stack in weights.items()}
 
 
+class WeighsPartiesByTestItems(Mine):
+    class AtParty(Mine.AtParty):
+        @action("total")
+        def train(self, request: Payload) -> Answer:
+            self.model.load(request["weights"])
+            self.method.local.fit(self, self.loss)
+            return Answer({"weights": self.model.stacks()}, weight=1.0 + self.cohort.counts("test").double())
+
+
+class ScoresWithDropout(Mine):
+    class AtParty(Mine.AtParty):
+        def predict(self, request: Payload) -> torch.Tensor:
+            self.load_evaluated(request)
+            self.model.training = True
+            with torch.no_grad():
+                output: torch.Tensor = self.model(self.cohort.block, self.draws("dropout"))
+            self.model.training = False
+            return output
+
+
 class AsksTwiceARound(Mine):
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         state.start(weights=model.weights())
@@ -163,6 +183,8 @@ BAD = [
     (KeepsItsRateInALocalVariable, "resume_equals_uninterrupted"),
     (KeepsAnUnsavedAttribute, "resume_equals_uninterrupted"),
     (PeeksAtTestLabels, "test_labels_decide_nothing"),
+    (WeighsPartiesByTestItems, "parties_without_test_items_count_for_nothing"),
+    (ScoresWithDropout, "evaluation_draws_nothing"),
     (LeavesAWeightUntrained, "weights_travel_or_are_kept"),
     (AsksTwiceARound, "calls_are_declared"),
     (StopsWithoutAReason, "aggregations_run_or_refuse"),

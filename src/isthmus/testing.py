@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,7 @@ from isthmus.federation.transport import Command, Each
 from isthmus.methods.base import Averaging, Method
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder
+from isthmus.nn.per_party import PerParty
 from isthmus.study.loop import Run, RunResult
 from isthmus.study.setup import extended, module_for, task_for
 from isthmus.tasks.clustering import GraphClustering
@@ -92,7 +94,7 @@ def check_method(
         checks: names of the checks to run; default: all of `CHECKS`.
     """
     if isinstance(method, type) and issubclass(method, Method):
-        method = method(rounds=4)
+        method = method(rounds=4, **method.soon)
     if not isinstance(method, Method):
         raise IsthmusError(f"check_method: method is {method!r}: give a Method, or its class")
     if unknown := next((name for name in checks or () if name not in CHECKS), None):
@@ -294,6 +296,27 @@ def test_labels_decide_nothing(subject: Subject) -> None:
 test_labels_decide_nothing.__dict__["__test__"] = False  # a check, not a test that pytest should collect
 
 
+def parties_without_test_items_count_for_nothing(subject: Subject) -> None:
+    """Where one party has no test items, all else stays as it is: the weights, the round, and others' test metrics."""
+    first, *others = subject.parties
+    none = [replace(first, test=torch.zeros_like(first.test)), *others]
+    usual, without = subject.usual, subject.run(parties=none).go()
+    _assert_equal_trees(usual.models, without.models, "weights with and without a party's test items")
+    assert usual.chosen_round == without.chosen_round, "the choice of the round depends on test items"
+    kept = {party: metrics for party, metrics in usual.parties.items() if party != first.name}
+    assert kept == {party: each for party, each in without.parties.items() if party != first.name}, (
+        "another party's test metrics depend on a party's test items"
+    )
+
+
+def evaluation_draws_nothing(subject: Subject) -> None:
+    """Evaluating a model again, with other draws at hand, gives the same counts: no dropout is left on.
+
+    Methods that train a model in order to evaluate it are not checked.
+    """
+    subject.run(transport=_Twice([_site(subject, subject.method, subject.parties)])).go()
+
+
 def weights_travel_or_are_kept(subject: Subject) -> None:
     """Training changes every trainable weight, and every weight is in a payload or among what the site keeps."""
     if subject.method.role == "constant":
@@ -400,6 +423,8 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
         same_seed_same_result,
         resume_equals_uninterrupted,
         test_labels_decide_nothing,
+        parties_without_test_items_count_for_nothing,
+        evaluation_draws_nothing,
         weights_travel_or_are_kept,
         calls_are_declared,
         aggregations_run_or_refuse,
@@ -408,6 +433,23 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     )
 }
 """The checks by name."""
+
+
+class _Twice(LocalTransport):
+    """A transport that asks for every evaluation twice."""
+
+    def send(self, command: Command) -> list[Reply]:
+        if command.action != "evaluate" or command.do != "answer":
+            return super().send(command)
+        start = PerParty.start_training
+        with mock.patch.object(PerParty, "start_training", autospec=True, side_effect=start) as trains:
+            replies = super().send(command)
+        if not trains.called:  # what trains in order to evaluate may draw
+            for one, other in zip(replies, super().send(command), strict=True):
+                for at, party in enumerate(one.parties):
+                    same = _equal(one.payload(at), other.payload(at))
+                    assert same, f"party '{party}' evaluates one model twice and finds other counts"
+        return replies
 
 
 class _Recorder(LocalTransport):

@@ -21,12 +21,20 @@ OF_THE_RUN = {"label", "rounds", "patience", "every", "select", "quorum", "evalu
 """Options that decide what a run is called, how long it is, which round it reports and what its server may read."""
 VALUES: dict[str, list[Any]] = {
     "aggregate": ["median"], "batch_size": [3], "clip": [0.01], "clusters": [2], "fan_out": [[1, 1]],
+    "eps1": [0.0], "eps2": [1e9], "largest": [2], "warm_up": [3],
 }  # fmt: skip
 """Other values than `others` finds."""
+BASES: dict[str, dict[str, Any]] = {
+    "adafgl": {"rounds": 4, "personal_rounds": 2},
+    "fedgta": {"similar": 0.93},
+    "gcfl-plus": {"rounds": 8, "length": 3},
+    "o-pfgl": {"steps": 40, "target": {"epochs": 3}, "tuning": {"epochs": 2}},
+}
+"""Options beside which others have an effect in a short run."""
 METHODS = (
     "fedavg", "local", "majority", "centralized", "scaffold", "feddyn", "fedadam", "fedper", "ditto", "fedproto",
-    "fedpub",
-    "moon",
+    "fedpub", "moon", "fedbn", "fedrep", "fedstar", "gcfl", "gcfl-plus", "fedgta", "fedaux", "fedtad", "adafgl",
+    "fgssl", "o-pfgl",
 )  # fmt: skip
 PARTIES = small_parties("node", parties=3)
 
@@ -67,15 +75,16 @@ def result(method: Method) -> RunResult:
 
 
 def same(one: RunResult, other: RunResult) -> bool:
-    """Whether two results are equal to the bit."""
-    return one.history == other.history and store.pack(one.models) == store.pack(other.models)
+    """Whether two results, and what the parties sent for them, are equal to the bit."""
+    sent = one.ledger.sent == other.ledger.sent
+    return sent and one.history == other.history and store.pack(one.models) == store.pack(other.models)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_option_has_an_effect_or_is_refused(name: str) -> None:
     kind = Method.named(name)
-    base = {"rounds": 2}
+    base = {"rounds": 2, **kind.soon, **BASES.get(name, {})}
     usual, idle = result(kind.read(base, name)), []
     for path, values in paths(kind.read(base, name)):
         for value in values:

@@ -175,6 +175,8 @@ class Method(Registered):
     """Boolean options that hide who was trained on: the membership audit also attacks the method without each."""
     tuned: ClassVar[tuple[str, ...]] = ()
     """Options that `isthmus tune` varies beside the learning rates, such as the weight of a term of the loss."""
+    soon: ClassVar[Mapping[str, Any]] = {}
+    """Options with which a few rounds make every call that many may make: checks and examples use them."""
     updates: ClassVar[tuple[str, ...]] = ()
     """Actions whose totals are sums of what parties trained from what they were sent; noise of parties covers these."""
     summing: ClassVar[tuple[str, ...]] = ()

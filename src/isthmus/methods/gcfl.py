@@ -50,9 +50,10 @@ class GCFL(FedAvg):
     typed: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ("fraction",)  # a split needs the updates of all parties
     tuned: ClassVar[tuple[str, ...]] = ("eps1", "eps2")
+    soon: ClassVar[Mapping[str, Any]] = {"warm_up": 0, "eps1": 1e9, "eps2": 0.0}
     nouns: ClassVar[Mapping[str, str]] = {
-        "norm": "the length of its update",
-        "projection": "random projections of its update",
+        "norm": "update's length",
+        "projection": "update's random projections",
     }
 
     eps1: float = Field(0.05, ge=0)

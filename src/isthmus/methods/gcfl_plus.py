@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,10 +33,11 @@ class GCFLPlus(GCFL):
     """
 
     name: ClassVar[str] = "gcfl-plus"
-    listing: ClassVar[Listing] = Listing(leaves="norms and random projections of updates, which the server reads")
+    listing: ClassVar[Listing] = Listing(leaves="lengths of its last updates, which the server reads")
     typed: ClassVar[bool] = True
+    soon: ClassVar[Mapping[str, Any]] = {**GCFL.soon, "length": 2}
     without: ClassVar[tuple[str, ...]] = (*GCFL.without, "width")
-    nouns: ClassVar[Mapping[str, str]] = {"lengths": "the lengths of its last updates"}
+    nouns: ClassVar[Mapping[str, str]] = {"lengths": "last updates' lengths"}
 
     length: int = Field(5, ge=2)
     """Lengths of updates in a sequence."""
