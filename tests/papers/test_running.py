@@ -174,6 +174,19 @@ def test_a_best_end_is_not_the_end(
     assert ("in 1 at an end" in trials_text(plan, results, "ends.json")) == (best < chosen)
 
 
+def test_no_step_leaves_the_range_of_an_option(at_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(job: running.Job, send: Send) -> dict[str, object]:
+        figures = dict.fromkeys(job.metrics, job.options["method.fraction"])
+        return {"seed": job.seed, "figures": figures, "seconds": 1.0, **({} if job.trial else {"chosen": job.options})}
+
+    monkeypatch.setattr(running, "run_job", measured)
+    text = WIDE.replace('"method.local.lr" = [0.1, 1.0], "model.hidden" = [4]', '"method.fraction" = [0.45, 0.6]')
+    plan, results = table(tmp_path, "wide", wide=text), TableResults()
+    assert Runner(plan, results, NEVER).run(1) == []
+    (cell,) = plan.cells()
+    assert [json.loads(trial)["method.fraction"] for trial in results.tuned(cell)] == [0.45, 0.6, 0.8]
+
+
 def test_a_trial_that_diverges_is_the_worst_and_stops_nothing(at_once: None, tmp_path: Path) -> None:
     text = WIDE.replace("[0.1, 1.0]", "[0.1, 1e30]").replace("widen = 3", "widen = 0")
     text = text.replace("seeds = 1\n", 'seeds = 1\nstudy.method.local.optimizer = "sgd"\n')

@@ -408,6 +408,14 @@ class Cell:
         rated = [each.with_rate(PLAIN_LR) for each in study.listed_methods()]
         return study if self.suited else study.with_methods(rated)
 
+    def allows(self, trial: Mapping[str, Any]) -> bool:
+        """Whether the study takes these values: a step beyond an end may leave an option's range."""
+        try:
+            self.study_for(0, nested(trial))
+        except IsthmusError:
+            return False
+        return True
+
     def trials(self) -> list[dict[str, Any]]:
         """List the combinations of hyper-parameters to try first, as values by dotted option."""
         if self.tune is None:

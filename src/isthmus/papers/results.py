@@ -82,7 +82,7 @@ class TableResults:
         for _ in range(cell.tune.widen if cell.tune else 0):
             best = self._best(cell, trials)
             further = cell.tune.beyond(trials, best) if cell.tune and best else []
-            trials += [trial for trial in further if trial not in trials]
+            trials += [trial for trial in further if trial not in trials and cell.allows(trial)]
         return trials
 
     def _best(self, cell: Cell, trials: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
