@@ -270,7 +270,7 @@ class FedPub(Mixed):
     @torch.no_grad()
     def shares(self) -> Tensor:
         models = [party.model.eval() for party in self.parties]
-        return by_cosine([model.convs[0](*self.proxy).relu().mean(0) for model in models], 3.0)
+        return by_cosine([model.convs[0](*self.proxy).mean(0) for model in models], 3.0)
 
 
 class FedGtaParty(PlainParty):
@@ -479,7 +479,7 @@ class FedTad(Loop):
     @staticmethod
     def reliability(party: PlainParty, classes: int) -> Tensor:
         nodes = len(party.y)
-        unit = F.normalize(torch.cat([party.x, walk_encoding(party.edge_index, nodes, party.x.dtype)[:, :5]], 1), dim=1)
+        unit = F.normalize(torch.cat([party.x, walk_encoding(party.edge_index, nodes, 5, party.x.dtype)], 1), dim=1)
         source, target = party.edge_index
         near = torch.ones(nodes).index_add(0, target, (unit[source] * unit[target]).sum(1))
         each = near / (1 + torch.bincount(target, minlength=nodes))

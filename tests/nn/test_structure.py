@@ -8,7 +8,7 @@ from helpers import CLASSES, FEATURES, make_parties, plain_output
 from isthmus.errors import IsthmusError
 from isthmus.nn import structure
 from isthmus.nn.encoders import Encoder
-from isthmus.nn.structure import STEPS, StructureChannel, degree_encoding, walk_encoding
+from isthmus.nn.structure import StructureChannel, degree_encoding, walk_encoding
 from isthmus.study.config import Study
 from isthmus.study.export import export_model
 from isthmus.study.run import run_study
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("double_precision")
 RING, STAR = ((0, 1), (1, 2), (2, 0)), tuple((3, leaf) for leaf in range(4, 24))
 EDGES = torch.tensor([*RING, *STAR, *((b, a) for a, b in RING + STAR)]).t()
 """A ring, a star with 20 leaves, and two nodes without edges, 24 and 25."""
+STEPS = 16
 
 
 def return_probabilities(edge_index, nodes):
@@ -29,7 +30,7 @@ def return_probabilities(edge_index, nodes):
 @pytest.mark.parametrize("at_a_time", [1, 200, 2**24])
 def test_walks_return_as_powers_of_the_dense_matrix_say(at_a_time, monkeypatch):
     monkeypatch.setattr(structure, "AT_A_TIME", at_a_time)
-    found = walk_encoding(EDGES, 26, torch.float64)
+    found = walk_encoding(EDGES, 26, STEPS, torch.float64)
     torch.testing.assert_close(found, return_probabilities(EDGES, 26))
     assert found[:3, 1].tolist() == [0.5] * 3
     assert not found[24:].any()
@@ -37,24 +38,33 @@ def test_walks_return_as_powers_of_the_dense_matrix_say(at_a_time, monkeypatch):
 
 def test_walks_of_a_directed_graph_follow_its_edges():
     edges = torch.tensor([[0, 1, 2, 2, 3], [1, 2, 0, 3, 3]])
-    torch.testing.assert_close(walk_encoding(edges, 5, torch.float64), return_probabilities(edges, 5))
+    torch.testing.assert_close(walk_encoding(edges, 5, STEPS, torch.float64), return_probabilities(edges, 5))
 
 
 def test_degrees_are_one_hot_and_the_ends_hold_what_lies_beyond():
-    degrees = degree_encoding(EDGES, 26)
+    degrees = degree_encoding(EDGES, 26, 16)
     assert torch.equal(degrees.sum(1), torch.ones(26).long())
     assert degrees.argmax(1).tolist() == [1, 1, 1, 15, *[0] * 22]
 
 
+def test_an_encoder_says_how_much_of_both_it_tells():
+    graph = {"edge_index": EDGES, "nodes": 26}
+    channel = Encoder.named("two-channel")(hidden=4, degrees=3, walks=5).build(FEATURES, CLASSES, "node").structure
+    both = channel.encode(**graph)
+    assert both.shape == (26, 8)
+    torch.testing.assert_close(both[:, 3:], return_probabilities(EDGES, 26)[:, :5].to(both.dtype))
+    assert both[:4, :3].argmax(1).tolist() == [1, 1, 1, 2]
+
+
 def test_a_graph_without_edges_has_finite_encodings():
-    both = StructureChannel(4, 1).encode(torch.empty(2, 0, dtype=torch.long), 3)
+    both = StructureChannel(4, 1, 16, STEPS).encode(torch.empty(2, 0, dtype=torch.long), 3)
     assert both.shape == (3, 32)
     assert both.sum() == 3
-    assert StructureChannel(4, 1).encode(torch.empty(2, 0, dtype=torch.long), 0).shape == (0, 32)
+    assert StructureChannel(4, 1, 16, STEPS).encode(torch.empty(2, 0, dtype=torch.long), 0).shape == (0, 32)
 
 
 def test_encodings_are_kept_for_the_edges_they_were_made_from():
-    channel, other = StructureChannel(4, 1), EDGES.flip(1)[:, :6].contiguous()
+    channel, other = StructureChannel(4, 1, 16, STEPS), EDGES.flip(1)[:, :6].contiguous()
     first = channel.encode(EDGES, 26)
     assert channel.encode(EDGES, 26) is first
     assert not torch.equal(channel.encode(other, 26), first)

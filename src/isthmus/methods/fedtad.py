@@ -78,7 +78,7 @@ class FedTAD(FedAvg):
     """Nodes of a generated graph."""
     neighbours: int = Field(5, ge=1)
     """Most similar nodes that a generated node is joined with, itself among them."""
-    walks: int = Field(5, ge=1, le=16)
+    walks: int = Field(5, ge=1, le=1000)
     """Longest walk in the code of a node's surroundings."""
     semantic: float = Field(1.0, ge=0)
     """Weight of sem (lambda_1)."""
@@ -222,7 +222,7 @@ class FedTAD(FedAvg):
         def surroundings(self) -> Tensor:
             """What xi has beside the features, `[nodes, walks]`: how probably walks of each length return."""
             block = self.cohort.block
-            walks = walk_encoding(block.edge_index, block.nodes, block.x.dtype)[:, : self.method.walks]
+            walks = walk_encoding(block.edge_index, block.nodes, self.method.walks, block.x.dtype)
             return walks.to(block.x.dtype)
 
         def reliability(self) -> Tensor:

@@ -681,6 +681,10 @@ class TwoChannel(Encoder):
     """Number of layers of each channel."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Dropout after every layer of the features' channel during training."""
+    degrees: int = Field(16, ge=1, le=1 << 20)
+    """Degrees that are told apart; larger ones count as the last."""
+    walks: int = Field(16, ge=1, le=1000)
+    """Steps of the longest random walk whose return is told."""
     pool: Pool = "sum"
     """How node embeddings are pooled to a graph embedding, for graph tasks."""
 
@@ -692,7 +696,7 @@ class TwoChannel(Encoder):
         return Readout(body, self.hidden, classes, self.pool, after=after, rectify=False)
 
     def body(self, features: int, out: int) -> nn.Module:
-        return TwoChannels(features, self.hidden, out, self.layers, self.dropout)
+        return TwoChannels(features, self.hidden, out, self.layers, self.dropout, self.degrees, self.walks)
 
 
 class TwoChannels(MessagePassing):
@@ -706,10 +710,12 @@ class TwoChannels(MessagePassing):
     weighted = False
     takes_hops = False
 
-    def __init__(self, features: int, hidden: int, out: int, layers: int, dropout: float) -> None:
+    def __init__(
+        self, features: int, hidden: int, out: int, layers: int, dropout: float, degrees: int, walks: int
+    ) -> None:
         super().__init__()
         self.inputs = nn.Linear(features, hidden)
-        self.structure = StructureChannel(hidden, layers)
+        self.structure = StructureChannel(hidden, layers, degrees, walks)
         self.convs = nn.ModuleList(gnn.GINConv(self._perceptron(hidden)) for _ in range(layers))
         self.dropout = nn.Dropout(dropout)
         self.join = nn.Linear(2 * hidden, out)

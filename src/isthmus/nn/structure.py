@@ -11,45 +11,41 @@ from torch_geometric import nn as gnn
 
 from isthmus.nn.products import Propagation
 
-DEGREES = 16
-"""Degrees that are told apart: larger ones count as this one, and 0 as 1."""
-STEPS = 16
-"""Steps of the longest random walk."""
 AT_A_TIME = 2**24
 """Numbers of walks that are held in memory at a time."""
 
 
-def degree_encoding(edge_index: Tensor, nodes: int) -> Tensor:
-    """The degree of each node as a one-hot row, `[nodes, DEGREES]`.
+def degree_encoding(edge_index: Tensor, nodes: int, degrees: int) -> Tensor:
+    """The degree of each node as a one-hot row, `[nodes, degrees]`; larger ones count as the last, and 0 as 1.
 
-    >>> degree_encoding(torch.tensor([[0, 1], [1, 0]]), 3).argmax(1).tolist()
+    >>> degree_encoding(torch.tensor([[0, 1], [1, 0]]), 3, 4).argmax(1).tolist()
     [0, 0, 0]
     """
     degree = torch.bincount(edge_index[1], minlength=nodes)
-    return F.one_hot(degree.clamp(1, DEGREES) - 1, DEGREES)
+    return F.one_hot(degree.clamp(1, degrees) - 1, degrees)
 
 
-def walk_encoding(edge_index: Tensor, nodes: int, dtype: torch.dtype) -> Tensor:
-    """How likely a random walk from a node is back after 1, ..., STEPS steps, `[nodes, STEPS]`: the diagonals of T^t.
+def walk_encoding(edge_index: Tensor, nodes: int, steps: int, dtype: torch.dtype) -> Tensor:
+    """How likely a random walk from a node is back after 1, ..., steps steps, `[nodes, steps]`: the diagonals of T^t.
 
     T = A D^-1. A walk ends where no edge goes on, so a node without edges has zeros. A column of walks has one start in
     each connected component: many small graphs side by side need few columns.
 
-    >>> walk_encoding(torch.tensor([[0, 1], [1, 0]]), 3, torch.float32)[:, :4].tolist()
+    >>> walk_encoding(torch.tensor([[0, 1], [1, 0]]), 3, 4, torch.float32).tolist()
     [[0.0, 1.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]]
     """
     place = _place_in_component(edge_index, nodes)
     source = edge_index[0]
     share = torch.bincount(source, minlength=nodes).to(dtype).reciprocal()[source]
     walk, columns = Propagation(edge_index, share, nodes), int(place.max()) + 1 if nodes else 0
-    found = torch.zeros(nodes, STEPS, dtype=dtype, device=edge_index.device)
+    found = torch.zeros(nodes, steps, dtype=dtype, device=edge_index.device)
     width = max(1, min(columns, AT_A_TIME // max(1, nodes)))
     for start in range(0, columns, width):
         at = ((place >= start) & (place < start + width)).nonzero().squeeze(1)
         column = place[at] - start
         walkers = found.new_zeros(nodes, width)
         walkers[at, column] = 1
-        for step in range(STEPS):
+        for step in range(steps):
             walkers = walk @ walkers
             found[at, step] = walkers[at, column]
     return found
@@ -76,9 +72,10 @@ class StructureChannel(nn.Module):
     KEPT = 4
     """Graphs of training and of evaluation alternate."""
 
-    def __init__(self, width: int, layers: int) -> None:
+    def __init__(self, width: int, layers: int, degrees: int, steps: int) -> None:
         super().__init__()
-        self.embed = nn.Linear(DEGREES + STEPS, width)
+        self.degrees, self.steps = degrees, steps
+        self.embed = nn.Linear(degrees + steps, width)
         self.convs = nn.ModuleList(gnn.GCNConv(width, width) for _ in range(layers))
         self._encoded: list[tuple[Tensor, Tensor]] = []
 
@@ -89,12 +86,12 @@ class StructureChannel(nn.Module):
         return s
 
     def encode(self, edge_index: Tensor, nodes: int) -> Tensor:
-        """Both encodings of each node, `[nodes, DEGREES + STEPS]`."""
+        """Both encodings of each node, `[nodes, degrees + steps]`."""
         dtype = self.embed.weight.dtype
         for edges, encoded in self._encoded:
             if edges is edge_index and len(encoded) == nodes and encoded.dtype == dtype:
                 return encoded
-        both = degree_encoding(edge_index, nodes).to(dtype), walk_encoding(edge_index, nodes, dtype)
-        encoded = torch.cat(both, dim=1)
+        degree = degree_encoding(edge_index, nodes, self.degrees).to(dtype)
+        encoded = torch.cat([degree, walk_encoding(edge_index, nodes, self.steps, dtype)], dim=1)
         self._encoded = [*self._encoded[1 - self.KEPT :], (edge_index, encoded)]
         return encoded

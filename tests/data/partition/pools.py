@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from isthmus.data.partition import Partition
-from isthmus.data.partition.features import KMeans
+from isthmus.data.partition.features import KMeans, Sorted
 from isthmus.data.partition.given import Given
 from isthmus.data.partition.labels import Iid, LabelDirichlet, QuantityDirichlet, Random
 from isthmus.data.partition.overlap import Overlap
@@ -24,8 +24,9 @@ BLIND_OR_BY_LABEL = [
     LabelDirichlet(beta=0.01),
     QuantityDirichlet(),
     QuantityDirichlet(beta=0.01),
+    Sorted(),
 ]
-NODES_ONLY = [KMeans(), Louvain()]
+NODES_ONLY = [KMeans(), Louvain(), Louvain(by_labels=True)]
 
 
 def make_pool(seed, nodes, *, classes=3, sparse=False, weighted=False, tasks=0, unlabelled=0.0):

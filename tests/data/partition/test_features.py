@@ -11,8 +11,9 @@ from isthmus.data import rows
 from isthmus.data.datasets.citations import CiteSeer, Cora
 from isthmus.data.datasets.public import data_root
 from isthmus.data.partition import features
-from isthmus.data.partition.features import KMeans
+from isthmus.data.partition.features import KMeans, Sorted
 from isthmus.data.partition.structure import Metis
+from isthmus.data.pool import DataSet
 from isthmus.data.skew import earth_movers
 
 
@@ -114,3 +115,27 @@ def test_a_hundred_parties_keep_about_the_edges_that_fedcog_reports(data, title,
     assert earth_movers(counts) > 0.5
     pytest.importorskip("pymetis", reason="the extra metis is not installed")
     assert kept_edges(Metis().cut(pool, 100, seed=0), pool.party) == pytest.approx(metis, abs=0.04)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_nodes_are_sorted_by_degree_or_by_features(sparse):
+    x = torch.arange(24.0).flip(0).unsqueeze(1).repeat(1, 2)
+    pool = with_features(x.to_sparse_csr() if sparse else x)
+    found = members_of(Sorted(by="features").cut(pool, 3, seed=0))
+    assert [sorted(held) for held in found] == [list(range(16, 24)), list(range(8, 16)), list(range(8))]
+    degree = torch.bincount(pool.party.graph.edge_index[1], minlength=24)
+    owner = Sorted().assign(pool, 4, seed=0)
+    assert torch.bincount(owner).tolist() == [6] * 4
+    assert all(degree[owner == at].max() <= degree[owner == at + 1].min() for at in range(3))
+    assert not torch.equal(owner, Sorted().assign(pool, 4, seed=1))  # nodes of one degree are in an order of chance
+
+
+def test_graphs_are_sorted_by_the_means_of_their_nodes():
+    pool = DataSet.named("motifs").read({"graphs": 20}, "motifs").load(0)
+    graph = pool.party.graph
+    nodes, edges = (torch.bincount(graph.batch[at]) for at in (torch.arange(pool.party.nodes), graph.edge_index[1]))
+    features = torch.stack([graph.x[graph.batch == at].mean() for at in range(20)])
+    for by, value in (("degree", edges / nodes), ("features", features)):
+        owner = Sorted(by=by).assign(pool, 2, seed=0)
+        assert torch.bincount(owner).tolist() == [10, 10]
+        assert value[owner == 0].max() <= value[owner == 1].min() + 1e-6

@@ -107,3 +107,25 @@ def test_louvain_packs_pieces_into_parties_of_a_size_and_loses_none(cliques, siz
 def test_a_delta_that_leaves_no_piece_is_refused():
     with pytest.raises(IsthmusError, match=r"partition 'louvain': delta = 12 must be below 12, the nodes of a party"):
         Louvain(delta=12).cut(ring_of_cliques(8, 6), 4, seed=0)
+
+
+@pytest.mark.parametrize("partition", [Louvain(by_labels=True), Metis(communities=12)], ids=["louvain", "metis"])
+def test_communities_with_the_same_mix_of_labels_go_to_one_party(partition):
+    pytest.importorskip("pymetis", reason="the extra metis is not installed")
+    ring = ring_of_cliques(12, 5)
+    graph = ring.party.graph.clone()
+    graph.y = torch.arange(60) % 12 % 3  # of each clique one class
+    pool = Pool(Party.of_graph("pooled", graph, ids=torch.arange(60)), classes=3)
+    parties = partition.cut(pool, 3, seed=0)
+    assert sorted(party.items for party in parties) == [20] * 3
+    assert all(party.graph.y.unique().numel() == 1 for party in parties)
+    alike = partition.cut(ring, 3, seed=0)  # all communities have one mix
+    assert sorted(party.items for party in alike) == [1, 1, 58]
+
+
+def test_refusals_of_communities_with_the_same_mix():
+    pytest.importorskip("pymetis", reason="the extra metis is not installed")
+    with pytest.raises(IsthmusError, match="communities = 2 are too few for 3 parties: ask for more"):
+        Metis(communities=2).cut(ring_of_cliques(4, 5), 3, seed=0)
+    with pytest.raises(IsthmusError, match="delta has no effect with by_labels: leave one of them out"):
+        Louvain.read({"by_labels": True, "delta": 3}, "partition")

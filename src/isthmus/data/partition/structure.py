@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from isthmus.data.level import Level
 from isthmus.data.partition.base import Partition, fill_empty_parties, pack_groups
+from isthmus.data.partition.features import clusters_of
+from isthmus.data.partition.labels import classes_of
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool, numpy_generator
 from isthmus.errors import missing_extra
@@ -38,9 +40,23 @@ class Louvain(Partition):
     """Cut communities into pieces of at most N/K - delta nodes, N nodes and K parties, and fill one party after another
     up to N/K + delta; a piece that fits nowhere goes to the smallest party. By default as few communities as possible
     are cut, and each goes to the smallest party."""
+    by_labels: bool = False
+    """Give each party the communities with the same mix of labels (k-means), for parties of any size whose labels
+    differ: OpenFGL's Louvain+."""
+
+    @model_validator(mode="after")
+    def _packs_in_one_way(self) -> Self:
+        if self.by_labels and self.delta is not None:
+            raise ValueError("delta has no effect with by_labels: leave one of them out")
+        return self
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         communities = self._communities(pool.party, seed)
+        if self.by_labels:
+            found = torch.empty(pool.party.items, dtype=torch.long)
+            for at, community in enumerate(_split_largest(communities, parties)):
+                found[community] = at
+            return _alike(self, found, pool, parties, seed)
         if self.delta is not None:
             return self._packed(communities, parties, pool.party.items, self.delta)
         return pack_groups(_split_largest(communities, parties), parties, pool.party.items)
@@ -82,11 +98,19 @@ class Metis(Partition):
 
     algorithm: Algorithm | None = None
     """Cut into all parts at once, or in two again and again; by default the second for up to 8 parties."""
+    communities: int = Field(0, ge=0)
+    """Cut into so many communities, and give each party those with the same mix of labels (k-means), for parties of any
+    size whose labels differ: OpenFGL's METIS+ has 100. 0: a part for each party."""
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         drawn = int(numpy_generator(seed, "partition").integers(2**31))
         what, whole = "partition 'metis'", pool.party
-        found = metis_parts(whole.graph.edge_index, whole.items, parties, drawn, what, algorithm=self.algorithm)
+        if 0 < self.communities < parties:
+            raise self.error(f"communities = {self.communities} are too few for {parties} parties: ask for more")
+        parts = min(self.communities or parties, whole.items)
+        found = metis_parts(whole.graph.edge_index, whole.items, parts, drawn, what, algorithm=self.algorithm)
+        if self.communities:
+            return _alike(self, found, pool, parties, seed)
         return found if parties == 1 else fill_empty_parties(found, parties)
 
 
@@ -109,6 +133,17 @@ def metis_parts(
     recursive = None if algorithm is None else algorithm == "recursive"
     _, part = pymetis.part_graph(parts, graph, recursive=recursive, options=options)
     return torch.tensor(part)
+
+
+def _alike(partition: Partition, community: Tensor, pool: Pool, parties: int, seed: int) -> Tensor:
+    """The owner of every node: communities whose shares of classes are alike by k-means go to one party."""
+    y, classes = classes_of(partition, pool)
+    _, community = community.unique(return_inverse=True)
+    counts = torch.zeros(int(community.max()) + 1, classes + 1, dtype=torch.double)
+    counts.index_put_((community, y), torch.ones(len(y), dtype=torch.double), accumulate=True)
+    shares = counts / counts.sum(1, keepdim=True)
+    drawn = int(numpy_generator(seed, "mix of labels").integers(2**31))
+    return fill_empty_parties(clusters_of(shares.numpy(), parties, drawn)[community], parties)
 
 
 def _bandwidth_order(party: Party) -> list[int]:
