@@ -9,19 +9,22 @@ import torch
 from torch_geometric.nn.models import LabelPropagation
 
 from helpers import make_node_parties
+from isthmus.data.partition import Partition
+from isthmus.data.pool import DataSet
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Gcn
 from isthmus.nn.layerwise import infer
 from isthmus.own_code import import_files
 from isthmus.study.run import run
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "papers" / "fgl" / "defects.py"
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "papers" / "fgl"
+FILES = [FOLDER / "defects.py", FOLDER / "adafgl_faults.py"]
 
 
 @pytest.fixture
 def both(monkeypatch):
     """Trains a faulty method, and returns what a call of its parties gives and what the method's own would."""
-    import_files([FILE])
+    import_files(FILES)
 
     def found(name: str, function: str, call: int = 0, **options: Any) -> tuple[Any, Any]:
         kind, given = Method.named(name), []
@@ -34,7 +37,7 @@ def both(monkeypatch):
 
         recorded.__dict__.update(faulty.__dict__)
         monkeypatch.setattr(kind.AtParty, function, recorded)
-        run(name, make_node_parties(), model=Gcn(hidden=8), rounds=2, **options)
+        run(name, make_node_parties(), model=Gcn(hidden=8), **{"rounds": 2, **options})
         return given[call]
 
     return found
@@ -105,3 +108,27 @@ def test_one_predictor_is_taken(both):
     switch, score = both("adafgl-switch", "homophily", personal_rounds=1)
     assert set(switch.tolist()) <= {0.0, 1.0}
     assert torch.equal(switch, (score > 0.89999).double())
+
+
+def test_outputs_are_compared_with_probabilities(both):
+    logits, plain = both("adafgl-logits", "loss", rounds=3, personal_rounds=2)
+    assert not torch.allclose(logits, plain)
+
+
+def test_edges_are_added_between_nodes_of_equal_or_of_different_labels():
+    import_files(FILES)
+    pool = DataSet.named("banks").read({"parties": 4, "nodes": 400}, "banks").load(0)
+    kinds = set()
+    for seed in range(3):
+        plain = Partition.named("metis")().cut(pool, 4, seed)
+        for before, after in zip(plain, Partition.named("metis-with-labelled-edges")().cut(pool, 4, seed), strict=True):
+            added = after.graph.edge_index[:, before.graph.edge_index.size(1) :]
+            assert torch.equal(after.graph.edge_index[:, : before.graph.edge_index.size(1)], before.graph.edge_index)
+            same = after.graph.y[added[0]] == after.graph.y[added[1]]
+            assert added.size(1) > 0
+            assert bool(same.all()) or not bool(same.any())
+            kinds.add(bool(same.all()))
+            assert {tuple(each) for each in added.T.tolist()} == {tuple(each) for each in added.flip(0).T.tolist()}
+            old = {tuple(each) for each in before.graph.edge_index.T.tolist()}
+            assert old.isdisjoint(tuple(each) for each in added.T.tolist())
+    assert kinds == {True, False}
