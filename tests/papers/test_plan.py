@@ -9,6 +9,7 @@ import pytest
 from a_paper import TABLE1, written
 
 from isthmus.errors import IsthmusError
+from isthmus.methods.fedgc import FedGC
 from isthmus.nn.encoders import Gcn
 from isthmus.papers.plan import Table, Tuning
 
@@ -177,6 +178,14 @@ def test_results_are_stale_once_the_encoders_rate_is_another(tmp_path: Path, mon
     monkeypatch.setattr(Gcn, "lr", 0.7)
     stayed = [cell.place["method"] for cell in suited.cells() if cell.digest in before]
     assert stayed == ["fedprox", "fedprox"], "its rate is bounded"
+
+
+def test_results_are_stale_once_a_preset_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TABLE1.partition("[[where]]")[0].replace('"fedprox", mu = 0.1', '"fedgc", preset = "paper"')
+    cells = {cell.name: cell.digest for cell in table(tmp_path / "a", table1=text).cells()}
+    monkeypatch.setattr(FedGC, "presets", {"paper": {**FedGC.presets["paper"], "passes": 3}})
+    changed = [cell.name for cell in table(tmp_path / "b", table1=text).cells() if cell.digest != cells[cell.name]]
+    assert changed == ["120, fedprox", "160, fedprox"]
 
 
 def test_results_are_stale_once_an_imported_file_is_another(tmp_path: Path) -> None:

@@ -373,9 +373,16 @@ class Cell:
         """A hash of the setting and of imported files: results with another digest are stale."""
         own = {"widen"} if self.tune and self.tune.sample else {"widen", "sample"}  # a wider grid keeps its trials
         tune = None if self.tune is None else self.tune.model_dump(exclude=own)
-        setting = [self.study, tune, self.measure, *([self._rates()] if self.suited else [])]
+        setting = [self.study, tune, self.measure, *([self._rates()] if self.suited else []), *self._presets()]
         code = [file.read_bytes() for file in self.imported() if file.is_file()]
         return hashlib.sha256(json.dumps(setting, sort_keys=True).encode() + b"".join(code)).hexdigest()[:12]
+
+    def _presets(self) -> list[Mapping[str, Any]]:
+        """What the presets stand for that the study names."""
+        method = self.study.get("method")
+        if not isinstance(method, dict) or not method.get("preset"):
+            return []
+        return [each.presets[method["preset"]] for each in self.study_for(0).method_list()]
 
     def _rates(self) -> dict[str, float]:
         """The learning rates that the encoder brings to nodes where the table names none."""
