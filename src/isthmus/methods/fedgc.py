@@ -76,9 +76,8 @@ class FedGC(Matching, Averaging):
     }
 
     preset: Literal["", "paper"] = ""
-    """Where options come from that are not given: "paper" takes the choices of section 4.1 and Algorithm 1 for small
-    graphs: a GCN of width 256 is matched, X' starts at noise, gradients differ by their squares, self-training has one
-    pass."""
+    """Where options come from that are not given: "paper" takes choices of section 4.1 and Algorithm 1: a GCN of width
+    256 is matched, X' starts at noise, gradients differ by their squares, self-training has one pass."""
     hops: int = Field(2, ge=0)
     """Sums over neighbours at all parties, before anything else; 0 is the paper's "- com"."""
     self_training: bool = True
@@ -92,8 +91,8 @@ class FedGC(Matching, Averaging):
     """Nodes whose gradients are matched: all with a label, their own or one of self-training, or training nodes
     only."""
     distance: Distance = "columns"
-    """Distance between gradients: the cosines of (7), or squared differences, which the paper takes for small
-    graphs."""
+    """Distance between gradients: the cosines of (7), or squared differences, which the paper takes for all sets but
+    one."""
     bottleneck: bool = True
     """Condense z in place of features; false is the paper's "- ib"."""
     gamma: float = Field(1e-3, ge=0)
