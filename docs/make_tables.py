@@ -24,7 +24,7 @@ from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.papers import shelf
 from isthmus.papers.claims import seeds_text
-from isthmus.papers.leaderboard import board_lines, leaderboard
+from isthmus.papers.leaderboard import board_lines, leaderboard, mean_text
 from isthmus.papers.markdown import choice_text, missing_runs, verdict_text, verdicts
 from isthmus.papers.results import Runs, count_older, count_runs, early_runs, figure_values, means
 from isthmus.papers.shelf import ShelfEntry
@@ -103,7 +103,9 @@ def parts() -> dict[str, tuple[str, Callable[[], str]]]:
         "largest losses": ("defaults.md", largest_losses),
         "by encoder": ("defaults.md", partial(against_tuned, "guide/defaults-encoders")),
         "by method": ("defaults.md", partial(against_tuned, "guide/defaults-methods")),
-        "puzzle": ("fedavg-on-cora.md", puzzle),
+        "puzzle": ("fedavg-on-cora.md", partial(puzzle, "fgl/puzzle")),
+        "path": ("fedavg-on-cora.md", partial(puzzle, "fgl/path")),
+        "photo": ("fedavg-on-cora.md", partial(puzzle, "fgl/photo")),
         "curves": ("fedavg-on-cora.md", curves),
         "leaderboard": ("leaderboard.md", partial(boards, "fgl/nodes")),
         "leaderboard of graphs": ("leaderboard.md", partial(boards, "fgl/graphs")),
@@ -229,9 +231,9 @@ def against_tuned(name: str) -> str:
     return table((*axes, "default", "tuned", "difference", "tuned rate", "seeds"), rows)
 
 
-def puzzle() -> str:
+def puzzle(name: str) -> str:
     """What each change of the protocol does to FedAvg and to training alone, and what came of the claims."""
-    study = shelf.entry(GUIDE, "fgl/puzzle")
+    study = shelf.entry(GUIDE, name)
     cells = {tuple(cell.place.values()): study.results.runs(cell) for cell in study.plan.cells()}
     rows = []
     for change in study.plan.axes[0].changes():
@@ -289,7 +291,7 @@ def published() -> str:
             number = study.plan.published_value("accuracy", cell.place)
             values = figure_values(study.plan, runs, "accuracy")
             beside = ("", "") if number is None else (f"{number:.1f}", f"{statistics.fmean(values) - number:+.1f}")
-            rows.append((cell.place["data"], cell.place["method"], _spread(values), *beside, str(len(runs))))
+            rows.append((cell.place["data"], cell.place["method"], mean_text(values, 1), *beside, str(len(runs))))
     shown = table(("data", "method", "ours", "published", "difference", "seeds"), rows)
     return "\n\n".join(filter(None, (shown, missing_runs(study.plan, study.results), _claims(study))))
 
