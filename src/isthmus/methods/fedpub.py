@@ -36,7 +36,7 @@ class FedPub(Mixing):
     Party:  theta_r = theta_k as received
             minimise F_k(theta_k * mu_k) + sparsity ||mu_k||_1
                      + proximity ||theta_k - theta_r||_2
-            h_k = mean over the random graph of what the last layer before the head gives
+            h_k = mean over the random graph of the last layer before the head
     Server: a_ij = exp(tau cos(h_i, h_j)) / sum_m exp(tau cos(h_i, h_m))
             theta_i = sum_j a_ij theta_j
 

@@ -255,19 +255,20 @@ class Run:
         return replace(result, rounds=max(at for at, _, _ in self.history), stopped=stopped)
 
     def _go(self) -> RunResult:
-        saved_at = time.perf_counter()
-        clocks = {"seconds": time.perf_counter, "processor_seconds": time.process_time}
-        began = {name: clock() - self.progress[name] for name, clock in clocks.items()}
+        began, saved_at = time.perf_counter() - self.progress["seconds"], time.perf_counter()
+        computed = time.process_time() - self.progress["processor_seconds"]
         pause = self.save_every
         for _ in self._rounds():
             now = time.perf_counter()
-            self.progress |= {name: clock() - began[name] for name, clock in clocks.items()}
+            self.progress |= {"seconds": now - began, "processor_seconds": time.process_time() - computed}
             if (self.checkpoint is not None or self.transport.recovers) and now - saved_at >= pause:
                 self._take_snapshot()
                 saved_at = time.perf_counter()
                 if self.save_every:
                     pause = max(self.save_every, (1 / SAVING - 1) * (saved_at - now))
-        self.progress |= {name: clock() - began[name] for name, clock in clocks.items()}
+        self.progress |= {
+            "seconds": time.perf_counter() - began, "processor_seconds": time.process_time() - computed
+        }  # fmt: skip
         return self._result()
 
     def _take_snapshot(self) -> None:
