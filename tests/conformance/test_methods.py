@@ -44,10 +44,10 @@ def shortened(options: Options) -> dict[str, Any]:
     return found
 
 
-def quick(name: str, rounds: int) -> Method:
+def quick(name: str, rounds: int, **options: Any) -> Method:
     """The method with few steps, and all else by default."""
     kind = Method.named(name)
-    return kind.read({**shortened(kind()), **kind.soon, "rounds": rounds}, name)
+    return kind.read({**shortened(kind()), **kind.soon, "rounds": rounds, **options}, name)
 
 
 FIRST = [(name, Method.named(name).levels[0]) for name in Method.known()]
@@ -110,10 +110,8 @@ DRAWN = [(name, level) for name, level in FIRST if "fraction" in Method.named(na
 @pytest.mark.parametrize(("name", "level"), DRAWN)
 @pytest.mark.thinned(6)
 def test_half_of_the_parties_conform(name: str, level: Level) -> None:
-    kind = Method.named(name)
-    method = kind.read({**shortened(kind()), **kind.soon, "rounds": 4, "fraction": 0.5}, name)
     checks = ["cohort_law", "resume_equals_uninterrupted", "parties_without_test_items_count_for_nothing"]
-    check_method(method, small_parties(level), checks=checks)
+    check_method(quick(name, rounds=4, fraction=0.5), small_parties(level), checks=checks)
 
 
 @pytest.mark.parametrize(("name", "level"), [each for each in FIRST if not Method.named(each[0]).unsupervised])

@@ -17,7 +17,7 @@ from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers.claims import FIGURES, Comparison, Verdict
 from isthmus.papers.plan import Cell, Choice, Place, Table, only_numbers
-from isthmus.papers.results import TableResults, by_seed, count_older, count_runs, early_runs, figure_values
+from isthmus.papers.results import Runs, TableResults, by_seed, count_older, count_runs, early_runs, figure_values
 from isthmus.papers.running import Progress
 from isthmus.progress.terminal import ProgressBars
 from isthmus.report import wording
@@ -146,13 +146,15 @@ def verdicts(table: Table, results: TableResults) -> list[Verdict]:
     def cell_at(place: Place) -> Cell | None:
         return cells.get(tuple(place.get(axis, "") for axis in axes))
 
-    def early(place: Place) -> list[bool]:
+    def runs_at(place: Place) -> Runs:
         cell = cell_at(place)
-        return early_runs(table, results.runs(cell)) if cell is not None else []
+        return results.runs(cell) if cell is not None else []
+
+    def early(place: Place) -> list[bool]:
+        return early_runs(table, runs_at(place))
 
     def older(place: Place) -> list[int]:
-        cell = cell_at(place)
-        return [run["seed"] for run in results.runs(cell) if results.is_older(run)] if cell is not None else []
+        return [run["seed"] for run in runs_at(place) if results.is_older(run)]
 
     def data_of(place: Place) -> str:
         cell = cell_at(place)

@@ -257,18 +257,21 @@ class Run:
     def _go(self) -> RunResult:
         began, saved_at = time.perf_counter() - self.progress["seconds"], time.perf_counter()
         computed = time.process_time() - self.progress["processor_seconds"]
-        pause = self.save_every
-        for _ in self._rounds():
+
+        def note_time() -> float:
             now = time.perf_counter()
             self.progress |= {"seconds": now - began, "processor_seconds": time.process_time() - computed}
+            return now
+
+        pause = self.save_every
+        for _ in self._rounds():
+            now = note_time()
             if (self.checkpoint is not None or self.transport.recovers) and now - saved_at >= pause:
                 self._take_snapshot()
                 saved_at = time.perf_counter()
                 if self.save_every:
                     pause = max(self.save_every, (1 / SAVING - 1) * (saved_at - now))
-        self.progress |= {
-            "seconds": time.perf_counter() - began, "processor_seconds": time.process_time() - computed
-        }  # fmt: skip
+        note_time()
         return self._result()
 
     def _take_snapshot(self) -> None:
