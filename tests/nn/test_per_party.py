@@ -299,7 +299,7 @@ def test_the_embedding_is_what_the_head_receives(name, sparse):
     assert torch.equal(model(cohort.block), output)
 
 
-@pytest.mark.parametrize("name", ["gat-averaged-heads", "batch-norm", "two-names-one-layer", "gatv2"])
+@pytest.mark.parametrize("name", ["gat-averaged-heads", "batch-norm", "two-names-one-layer", "noisy", "gatv2"])
 def test_an_embedding_without_activation_is_what_the_last_layer_before_the_head_gives(name):
     cohort = Cohort(make_parties("node")[:1])
     module = build(name)

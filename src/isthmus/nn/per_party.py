@@ -297,6 +297,7 @@ class PerParty:
     @torch.no_grad()
     def unactivated(self, block: Block) -> Tensor:
         """What the last layer before the head gives, before an activation follows: a row per node of one party."""
+        self.probe(block)  # which decides whose layers run
         body, outputs = set(body_weights(self.module)), list[Tensor]()
         module = self._twin if self.side_by_side else self.module
         assert module is not None
