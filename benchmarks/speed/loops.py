@@ -103,6 +103,114 @@ class FedBN(Part):
         return [name for name in self.weights if not name.startswith(tuple(norms))]
 
 
+class FedPer(Part):
+    def shared(self) -> list[str]:
+        return [name for name in self.weights if not name.startswith("convs.1.")]
+
+
+class FedRepParty(PlainParty):
+    def fit(self, weights: Weights) -> Weights:
+        self.model.load_state_dict(weights, strict=False)
+        self.model.train()
+        body, head = self.model.convs
+        for fitted, fixed, epochs in ((head, body, 10), (body, head, 1)):
+            fixed.requires_grad_(False)
+            optimizer = torch.optim.AdamW(fitted.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+            for _ in range(epochs):
+                self.step(optimizer)
+            fixed.requires_grad_(True)
+        return self.model.state_dict()
+
+
+class FedRep(FedPer):
+    Party = FedRepParty
+
+
+# ---- Ditto and FedProto: models that stay at their parties
+
+
+class DittoParty(PlainParty):
+    """With a model of its own beside the one that it trains for all."""
+
+    own: nn.Module
+
+    def fit(self, weights: Weights) -> Weights:
+        found = copied(super().fit(weights))
+        model, self.model = self.model, self.own.train()
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+        optimizer.zero_grad()
+        self.loss().backward()
+        for name, value in self.model.named_parameters():
+            value.grad += value.detach() - weights[name]
+        optimizer.step()
+        self.model = model
+        return found
+
+    def hits(self, model: nn.Module) -> list[Tensor]:
+        return super().hits(self.own.eval())
+
+
+class Ditto(Own):
+    Party = DittoParty
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
+        for party in self.parties:
+            party.own = copy.deepcopy(party.model)
+
+    def models(self) -> list[Weights]:
+        return [party.own.state_dict() for party in self.parties]
+
+
+class FedProtoParty(PlainParty):
+    classes: int
+    prototypes: Tensor | None = None
+    opened: Tensor
+    """Classes of two parties or more."""
+
+    def means(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean embedding and the number of training nodes of each class."""
+        y = self.y[self.train]
+        count = torch.bincount(y, minlength=self.classes)
+        sums = z.new_zeros(self.classes, z.size(1)).index_add(0, y, z[self.train])
+        return sums / count.clamp(min=1).unsqueeze(1), count
+
+    def loss(self) -> Tensor:
+        z = self.model.embed(self.x, self.edge_index)
+        loss = F.cross_entropy(self.model.convs[1](z, self.edge_index)[self.train], self.y[self.train])
+        if self.prototypes is None:
+            return loss
+        means, count = self.means(z)
+        held = self.opened & (count > 0)
+        return loss + (means - self.prototypes)[held].square().sum()
+
+    @torch.no_grad()
+    def hits(self, model: nn.Module) -> list[Tensor]:
+        apart = torch.cdist(model.embed(self.x, self.edge_index), self.prototypes)
+        right = apart.masked_fill(~self.opened, math.inf).argmin(dim=1) == self.y
+        return [right[self.val].sum(), right[self.test].sum()]
+
+
+class FedProto(Own):
+    Party = FedProtoParty
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
+        for party in self.parties:
+            party.classes = bench.task.outputs
+
+    def train(self) -> None:
+        for party in self.parties:
+            party.fit({})
+        with torch.no_grad():
+            of_parties = [each.means(each.model.eval().embed(each.x, each.edge_index)) for each in self.parties]
+        counts = torch.stack([count for _, count in of_parties]).unsqueeze(2)
+        prototypes = (torch.stack([means for means, _ in of_parties]) * counts).sum(0) / counts.sum(0).clamp(min=1)
+        opened = (counts > 0).sum(0).squeeze(1) >= 2
+        for party in self.parties:
+            party.prototypes, party.opened = prototypes, opened
+
+
 # ---- MOON and FGSSL: other losses
 
 

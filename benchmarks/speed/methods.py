@@ -95,6 +95,10 @@ SPLIT = {**ONE, "eps2": 0.0}
 CASES = (
     Case("fedavg", loops.Loop),
     Case("fedbn", loops.FedBN, Gin, {"norm": True}),
+    Case("fedper", loops.FedPer),
+    Case("fedrep", loops.FedRep),
+    Case("ditto", loops.Ditto, options={"local": LOCAL, "personal": LOCAL}),
+    Case("fedproto", loops.FedProto),
     Case("moon", loops.Moon),
     Case("fedpub", loops.FedPub),
     Case("fedgta", loops.FedGta),
@@ -182,7 +186,7 @@ def check_same(case: Case, parties: int) -> None:
     for party, theirs in zip(bench.parties, loop.models(), strict=True):
         ours = model_of(found, party.name)
         for name, value in theirs.items():
-            apart = float((ours[name] - value).abs().max()) if value.is_floating_point() else 0.0
+            apart = float((ours[name] - value.detach()).abs().max()) if value.is_floating_point() else 0.0
             if not apart <= 1e-4:
                 raise SystemExit(f"{case.title}: weight '{name}' of party '{party.name}' is {apart:.2g} apart")
 

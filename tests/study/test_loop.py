@@ -30,6 +30,9 @@ from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Method, Model, State
 from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.fedproto import FedProto
+from isthmus.methods.gcfl import GCFL
+from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder, Gcn
 from isthmus.study.loop import Run, RunResult, over_parties
 from isthmus.study.setup import module_for, task_for
@@ -182,11 +185,97 @@ def test_the_round_is_chosen_over_items_or_over_parties(
     assert result.metrics["val_accuracy"] == pytest.approx({1: 91, 2: 85}[chosen] / 110)
 
 
-def test_a_server_that_reads_only_sums_cannot_choose_over_parties() -> None:
+def of_two_parties(**options: Any) -> OfTwoParties:
+    return OfTwoParties(rounds=3, select_over="each", **options)
+
+
+@pytest.mark.parametrize("by", ["total", "ask"])
+@pytest.mark.parametrize("stopped_in", [0, 1, 2])
+def test_each_party_has_the_round_that_is_best_for_itself(tmp_path: Path, stopped_in: int, by: str) -> None:
+    parties = [replace(party, name=name) for party, name in zip(make_node_parties((6, 5, 4)), "abc", strict=True)]
+    task = NodeClassification(classes=2, metric="accuracy")
+
+    def stop(at: int, _: Mapping[str, float]) -> None:
+        if at == stopped_in:
+            raise KeyboardInterrupt
+
+    def run(**ways: Any) -> RunResult:
+        ways |= {"checkpoint": tmp_path / "checkpoint", "save_every": 0.0}
+        return Run(of_two_parties(evaluate_by=by), parties, task, GCNConv(16, 2), **ways).go()
+
+    with suppress(KeyboardInterrupt):
+        run(on_round=stop)
+    result = run()
+    assert result.metrics["test_accuracy"] == result.metrics["val_accuracy"] == pytest.approx(95 / 110)
+    assert {party: of["test_accuracy"] for party, of in result.parties.items()} == {"a": 0.9, "b": 0.5}
+    made = {party: float(weights["made in"]) for party, weights in result.models["parties"].items()}
+    assert made == {"a": 1, "b": 2, "c": 3}  # without items to judge by, the last
+    assert result.models.keys() == {"parties"}
+    assert [value for _, name, value in result.history if name == "val_accuracy"] == pytest.approx(
+        [91 / 110, 95 / 110, 95 / 110]
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"evaluate_with": "trained"}, {"clusters": True}])
+def test_the_model_of_a_partys_own_round_is_that_of_the_round(options: dict[str, Any]) -> None:
+    parties, given = make_node_parties((30, 20, 25)), {**options}
+    kind = GCFL if given.pop("clusters", False) else FedAvg
+    task = task_for(parties, 3)
+    module = module_for(Gcn(), parties, task, 0)
+    local = LocalTraining(lr=0.05, epochs=3)
+
+    def run(rounds: int, **ways: Any) -> RunResult:
+        return Run(kind(rounds=rounds, local=local, **given, **ways), parties, task, module).go()
+
+    rounds = {at: run(at, select="last") for at in range(1, 6)}
+    result, found = run(5, select_over="each"), set()
+    for party, weights in result.models["parties"].items():
+        same = [at for at, each in rounds.items() if equal(weights, whole_model(each, party))]
+        assert any(rounds[at].parties[party] == result.parties[party] for at in same)
+        assert weights.keys() == module.state_dict().keys()
+        found.add(min(same))
+    assert len(found) > 1
+
+
+def whole_model(result: RunResult, party: str) -> dict[str, Tensor]:
+    groups = [result.models["groups"][name] for name, members in result.groups.items() if party in members]
+    shared = groups[0] if groups else result.models.get("shared", {})
+    return {**shared, **result.models.get("parties", {}).get(party, {})}
+
+
+def equal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> bool:
+    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+@pytest.mark.parametrize(
+    ("method", "threshold", "told"),
+    [
+        (FedAvg(select_over="each"), "f1", "select_over = 'each' needs labels and a threshold that is a number"),
+        (FedProto(select_over="each"), 0.5, "'fedproto' predicts by what all share: set select_over = 'items'"),
+    ],
+)
+def test_parties_have_no_rounds_of_their_own_where_all_choose_or_share(
+    method: Method, threshold: Any, told: str
+) -> None:
+    parties, task = make_node_parties((12, 10)), NodeClassification(classes=2, threshold=threshold)
+    for party in parties:
+        party.graph.y.clamp_(max=1)
+    with pytest.raises(IsthmusError, match=told):
+        Run(method, parties, task, module_for(Gcn(), parties, task, 0)).go()
+
+
+@pytest.mark.parametrize(
+    ("over", "told"),
+    [
+        ("parties", "needs the scores of parties: set evaluate_by='ask', which shows the serv"),
+        ("each", "a federation chooses one round for all: set 'items' or 'parties'"),
+    ],
+)
+def test_a_server_that_reads_only_sums_cannot_choose_over_parties(over: str, told: str) -> None:
     parties = make_node_parties((6, 5))
     transport = LocalTransport([], [party.name for party in parties])
-    method, task = FedAvg(select_over="parties"), NodeClassification(classes=2)
-    with pytest.raises(IsthmusError, match="needs the scores of parties: set evaluate_by='ask', which shows the serv"):
+    method, task = FedAvg(select_over=over), NodeClassification(classes=2)
+    with pytest.raises(IsthmusError, match=told):
         Run(method, [], task, GCNConv(16, 2), transport=transport)
 
 

@@ -197,9 +197,10 @@ class Method(Registered):
     """Rounds from one evaluation to the next; the last round is always evaluated."""
     select: Literal["validation", "last"] = "validation"
     """Which round is the result: the best on validation data, or the last."""
-    select_over: Literal["items", "parties"] = "items"
+    select_over: Literal["items", "parties", "each"] = "items"
     """What the validation score that chooses the round, and that patience watches, is of: the validation items of all
-    parties together, or each party's, of which the plain mean is taken."""
+    parties together, or each party's, of which the plain mean is taken. With "each", in a study, a party's round is the
+    best on its own validation items, and figures are of these rounds."""
     quorum: float = Field(0.5, ge=0, le=1)
     """The smallest share of the asked parties that must answer; below it the run stops and says who did not."""
     evaluate_with: Literal["sent", "trained"] = "sent"

@@ -184,6 +184,10 @@ class Run:
     ) -> None:
         if parties:
             check_fit(method, parties, task, module)
+            _check_own_rounds(method, task)
+        elif method.select_over == "each":
+            why = "a federation chooses one round for all: set 'items' or 'parties'"
+            raise IsthmusError(f"method '{method.name}': select_over = 'each': {why}")
         elif method.select_over == "parties" and method.evaluate_by == "total":
             remedy = f"set {format_option('evaluate_by', 'ask')}, which shows the server each party's counts"
             raise IsthmusError(f"method '{method.name}': select_over = 'parties' needs the scores of parties: {remedy}")
@@ -364,6 +368,8 @@ class Run:
             if self.method.role != "pooled":
                 self._watch(replies)
             counts = PlainTotal(replies, self.federation.positions)
+        if own_rounds := self.method.select_over == "each" and self.method.select == "validation":
+            counts = self._own_rounds(state.round)
         summed = {split: counts.sum(split) for split in ("val", "test")}
         task = self.task if self.held_back else self.task.fit_threshold(summed["val"])
         found = {split: task.metrics(of_split) for split, of_split in summed.items()}
@@ -377,9 +383,12 @@ class Run:
             value = -math.inf
         best = self.progress["best"]
         chosen = value is None or self.method.select == "last"
+        if own_rounds:
+            chosen = any(own["round"] == state.round for own in self.progress["own_rounds"].values())
         if chosen or best is None or value > best:
-            kept = {"models": self._saved(models, task), "graph": self.method.product(state), "tested": self._tested}
-            groups = {name: list(group.parties) for name, group in models.groups.items()}
+            saved = self._of_own_rounds(models, state.round) if own_rounds else self._saved(models, task)
+            kept = {"models": saved, "graph": self.method.product(state), "tested": self._tested}
+            groups = {} if own_rounds else {name: list(group.parties) for name, group in models.groups.items()}
             self.progress |= {"metrics": metrics, **kept, "groups": groups, "chosen_round": state.round}
             self.progress["majority_score"] = self.task.majority_score(summed["test"])
             self.progress["by_label"] = self._by_label(summed["test"], task)
@@ -429,6 +438,33 @@ class Run:
         scores = [self.task.score(metrics) for _, metrics in self._by_party(self._validated, "val", task).values()]
         known = [score for score in scores if score is not None and math.isfinite(score)]
         return math.fsum(known) / len(known) if known else None
+
+    def _own_rounds(self, at: int) -> PlainTotal:
+        """Put each party's counts of its best round so far, by its own validation score, in place of this round's."""
+        own = self.progress["own_rounds"]
+        for val, test in zip(self._validated, self._tested, strict=True):
+            reply = Reply(tuple(val["parties"]), {**val["counts"], **test["counts"]})
+            for position, party in enumerate(reply.parties):
+                counts = reply.payload(position)
+                score = self.task.score(self.task.metrics(counts["val"])) if self.task.count(counts["val"]) else None
+                score = -math.inf if score is not None and math.isnan(score) else score
+                if party not in own or score is None or score > own[party]["score"]:
+                    own[party] = {"round": at, "score": score, "counts": counts}
+        replies = [Reply.of_one(party, each["counts"]) for party, each in own.items()]
+        self._watch(replies)
+        return PlainTotal(replies, self.federation.positions)
+
+    def _of_own_rounds(self, models: Models, at: int) -> dict[str, Any]:
+        """The model of each party's best round so far, whole, as no model of all belongs to several rounds."""
+        if models.context:
+            raise IsthmusError(f"method '{self.method.name}' predicts by what all share: set select_over = 'items'")
+        saved, kept = self._saved(models, self.task), dict(self.progress["models"].get("parties", {}))
+        of_group = {party: group.weights for group in models.groups.values() for party in group.parties}
+        for party, own in self.progress["own_rounds"].items():
+            if own["round"] == at:
+                its_own = saved.get("parties", {}).get(party, {})
+                kept[party] = {**models.shared, **of_group.get(party, {}), **its_own}
+        return {"parties": kept}
 
     def _saved(self, models: Models, task: Task) -> dict[str, Any]:
         """The models of this round as they are saved, each under its owner; a federation's parties write their own.
@@ -579,8 +615,15 @@ def _progress() -> dict[str, Any]:
     return {
         "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "coordinates": {}, "seconds": 0.0,
         "processor_seconds": 0.0, "tested": [], "groups": {}, "majority_score": None, "by_label": {},
-        "validated": {},
+        "validated": {}, "own_rounds": {},
     }  # fmt: skip
+
+
+def _check_own_rounds(method: Method, task: Task) -> None:
+    """Raise an error if parties have rounds of their own, and what is chosen on validation items of all does not."""
+    if method.select_over == "each" and (task.unsupervised or isinstance(getattr(task, "threshold", None), str)):
+        why = "needs labels and a threshold that is a number: set 'items' or 'parties'"
+        raise IsthmusError(f"method '{method.name}': select_over = 'each' {why}")
 
 
 def sites_of(
