@@ -222,8 +222,9 @@ def test_a_cell_whose_trials_all_diverge_fails(at_once: None, tmp_path: Path) ->
     assert "if training diverged, lower its learning rate" in failed
 
 
-def test_runs_of_older_code_are_repeated_with_what_validation_now_chooses(
-    at_once: None, tmp_path: Path, best_rate: list[float]
+@pytest.mark.parametrize("older", [False, True])
+def test_runs_are_renewed_with_what_validation_now_chooses(
+    at_once: None, tmp_path: Path, best_rate: list[float], older: bool
 ) -> None:
     text = WIDE.replace("seeds = 1\n", "seeds = 2\n")
     narrow = table(tmp_path / "narrow", "wide", wide=text.replace("widen = 3", "widen = 0"))
@@ -232,11 +233,15 @@ def test_runs_of_older_code_are_repeated_with_what_validation_now_chooses(
     Runner(narrow, results, NEVER).run(1)
     (cell,) = wide.cells()
     assert [run["chosen"]["method.local.lr"] for run in results.runs(cell)] == [1.0, 1.0]
-    Runner(wide, results, NEVER, renew=True).run(1)
-    assert [run["chosen"]["method.local.lr"] for run in results.runs(cell)] == [1.0, 1.0], "they are not of older code"
-    results.versions = [{"laws": "older"}]
+    Runner(wide, results, NEVER).run(1)
+    assert [run["chosen"]["method.local.lr"] for run in results.runs(cell)] == [1.0, 1.0]
+    if older:
+        results.versions = [{"laws": "older"}]
     Runner(wide, results, NEVER, renew=True, max_seeds=1).run(1)
     assert [(run["seed"], run["chosen"]["method.local.lr"]) for run in results.runs(cell)] == [(0, 10.0)]
+    results.runs(cell)[0]["kept"] = True
+    Runner(wide, results, NEVER, renew=True, max_seeds=1).run(1)
+    assert results.runs(cell)[0]["kept"], "its options are still the best"
 
 
 def children(pid: int) -> list[int]:

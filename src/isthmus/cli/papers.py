@@ -70,7 +70,8 @@ def run_command(
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Run what the results lack.")] = False,
     renew: Annotated[
-        bool, typer.Option("--renew", help="As --resume, and repeat runs of code with other laws of draws or sums.")
+        bool,
+        typer.Option("--renew", help="As --resume, and repeat runs by older laws, or with options no longer best."),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Delete the results of these cells and start again.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of a cell, at most.")] = None,

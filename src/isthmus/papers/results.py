@@ -68,11 +68,11 @@ class TableResults:
         None while trials are missing; the first of equal trials wins.
 
         Arguments:
-            again: choose anew if older code made the first of its runs.
+            again: choose by the trials, whatever its runs have.
         """
         if cell.tune is None:
             return {}
-        if (runs := self.runs(cell)) and not (again and self.is_older(runs[0])):
+        if (runs := self.runs(cell)) and not again:
             return dict(runs[0]["chosen"])
         return self._best(cell, self.trials(cell))
 

@@ -76,7 +76,8 @@ class Runner:
         max_seeds: seeds per cell, at most.
         only: the cells to run, as values by axis; all if empty.
         device: where models are trained, in place of what the plan says; results name it unless it is the CPU.
-        renew: also repeat what older code ran; where a plan widens its trials, with options that are chosen anew.
+        renew: also repeat what older code ran. Where a plan widens its trials, also try what lies beyond a best end,
+            and repeat the runs of a cell whose best changes.
         elsewhere: other tables, whose runs are taken where they are what this one lacks.
         save: called after every run with the results.
         on_progress: called with the progress.
@@ -144,7 +145,9 @@ class Runner:
         for cell in self.cells:
             options = self._options(cell)
             runs = self.results.runs(cell)
-            done = {run["seed"] for run in runs if not (self.renew and self.results.is_older(run))}
+            if self.renew:
+                runs = [run for run in runs if not self.results.is_older(run) and run.get("chosen", {}) == options]
+            done = {run["seed"] for run in runs}
             for seed in range(min(self.table.seeds, self.max_seeds or self.table.seeds)):
                 if seed not in done and options is not None:
                     yield self._job(cell, seed, "", options, cell.read_measure(), metrics)
