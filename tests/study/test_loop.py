@@ -251,7 +251,7 @@ def equal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> bool:
     ("method", "threshold", "told"),
     [
         (FedAvg(select_over="each"), "f1", "select_over = 'each' needs labels and a threshold that is a number"),
-        (FedProto(select_over="each"), 0.5, "'fedproto' predicts by what all share: set select_over = 'items'"),
+        (FedProto(select_over="each"), 0.5, "'each' does not fit a method that predicts by what all share"),
     ],
 )
 def test_parties_have_no_rounds_of_their_own_where_all_choose_or_share(

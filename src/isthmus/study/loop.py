@@ -457,7 +457,8 @@ class Run:
     def _of_own_rounds(self, models: Models, at: int) -> dict[str, Any]:
         """The model of each party's best round so far, whole, as no model of all belongs to several rounds."""
         if models.context:
-            raise IsthmusError(f"method '{self.method.name}' predicts by what all share: set select_over = 'items'")
+            why = "does not fit a method that predicts by what all share: set 'items' or 'parties'"
+            raise IsthmusError(f"method '{self.method.name}': select_over = 'each' {why}")
         saved, kept = self._saved(models, self.task), dict(self.progress["models"].get("parties", {}))
         of_group = {party: group.weights for group in models.groups.values() for party in group.parties}
         for party, own in self.progress["own_rounds"].items():
