@@ -185,10 +185,6 @@ def test_the_round_is_chosen_over_items_or_over_parties(
     assert result.metrics["val_accuracy"] == pytest.approx({1: 91, 2: 85}[chosen] / 110)
 
 
-def of_two_parties(**options: Any) -> OfTwoParties:
-    return OfTwoParties(rounds=3, select_over="each", **options)
-
-
 @pytest.mark.parametrize("by", ["total", "ask"])
 @pytest.mark.parametrize("stopped_in", [0, 1, 2])
 def test_each_party_has_the_round_that_is_best_for_itself(tmp_path: Path, stopped_in: int, by: str) -> None:
@@ -201,7 +197,8 @@ def test_each_party_has_the_round_that_is_best_for_itself(tmp_path: Path, stoppe
 
     def run(**ways: Any) -> RunResult:
         ways |= {"checkpoint": tmp_path / "checkpoint", "save_every": 0.0}
-        return Run(of_two_parties(evaluate_by=by), parties, task, GCNConv(16, 2), **ways).go()
+        method = OfTwoParties(rounds=3, select_over="each", evaluate_by=by)
+        return Run(method, parties, task, GCNConv(16, 2), **ways).go()
 
     with suppress(KeyboardInterrupt):
         run(on_round=stop)
