@@ -205,6 +205,7 @@ def test_what_is_found_is_kept_in_the_result_folder_and_shown_by_its_report(isth
     assert [cell.partition("</td>")[0] for cell in row.split("<td class=n>")[1:]] == lines["direction read"][-4:]
 
 
+@pytest.mark.slow
 def test_an_audit_into_the_folder_of_a_grid_attacks_the_chosen_setting(isthmus, tmp_path):
     folder = tmp_path / "run"
     grid = ("--set", "local.optimizer=sgd", "--grid", "local.lr=1e30,0.01")
