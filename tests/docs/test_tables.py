@@ -13,8 +13,6 @@ from helpers import slow_but
 from isthmus.papers.results import TableResults
 
 MODULE = script("make_tables")
-
-
 PAGES = sorted({page for page, _ in MODULE.parts().values()})
 
 
