@@ -70,6 +70,7 @@ def test_what_is_learned_by_heart_is_found_and_what_is_not_learned_is_not(level)
 def test_what_is_found_does_not_depend_on_the_cohorts(parties, monkeypatch):
     method = FedAvg(rounds=2, local={"epochs": 5, "lr": 0.05})
     (whole,) = audited(method, parties)
+    monkeypatch.setattr(membership, "_KEPT", {})
     monkeypatch.setattr(pieces, "PARTIES", 2)
     monkeypatch.setattr(pieces, "SORTED_FROM", 1)
     (split,) = audited(method, parties)
@@ -117,9 +118,42 @@ def test_members_others_and_shadow_items_are_apart(parties):
     assert not bool(attacker.guessed[hidden].any())
 
 
-def test_the_same_seed_finds_the_same(parties):
-    first, second = (audited(FedAvg(rounds=2), parties)[0].to_dict() for _ in range(2))
-    assert first == second
+def test_the_same_seed_finds_the_same_and_trains_an_attacker_once(parties, monkeypatch):
+    monkeypatch.setattr(membership, "_KEPT", {})
+    trained, count = membership.alone.trained, []
+    monkeypatch.setattr(membership.alone, "trained", lambda *given: count.append(given) or trained(*given))
+    first, again = (audited(FedAvg(rounds=2), parties)[0].to_dict() for _ in range(2))
+    assert len(count) == 1 + AUDIT.shadows
+    assert first == again
+    monkeypatch.setattr(membership, "_KEPT", {})
+    assert audited(FedAvg(rounds=2), parties)[0].to_dict() == first
+
+
+def test_an_attacker_that_knows_anything_else_trains_its_own_models(parties, monkeypatch):
+    monkeypatch.setattr(membership, "_KEPT", {})
+    task = task_for(parties)
+    module = module_for(Encoder.named("gcn")(hidden=8), parties, task, 0)
+    last = replace(parties[-1], train=parties[-1].train.roll(1))
+    apart = Membership(shadows=2, others=40, shadow={"epochs": 1})
+    same = [apart, parties, task, module, 0]
+    other = module_for(Encoder.named("gcn")(hidden=8, dropout=0.0), parties, task, 0)
+    changes = [(0, apart), (0, apart.model_copy(update={"others": 41})), (1, [*parties[:-1], last]), (3, other), (4, 1)]
+    for at, changed in changes:
+        membership._Attacker(*same[:at], changed, *same[at + 1 :])
+    assert len(membership._KEPT) == len(changes)
+    monkeypatch.setattr(membership, "MOST_KEPT", 2)
+    membership._Attacker(*same[:4], 2)
+    assert len(membership._KEPT) == 2
+
+
+def test_a_model_that_cannot_be_written_down_is_attacked_all_the_same(parties, monkeypatch):
+    monkeypatch.setattr(membership, "_KEPT", {})
+    task = task_for(parties)
+    module = module_for(Encoder.named("gcn")(hidden=8), parties, task, 0)
+    module.note = lambda: None
+    (found,) = Membership(shadows=2, others=40, shadow={"epochs": 1}).run(parties, task, module, FedAvg(rounds=1))
+    assert found.last.asked
+    assert not membership._KEPT
 
 
 def test_the_worse_of_two_ways_counts():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
+from io import BytesIO
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +20,7 @@ from sklearn.neural_network import MLPClassifier
 from torch import Tensor, nn
 
 from isthmus.audit.base import Audit, AuditTable
+from isthmus.data import cache
 from isthmus.data.party import Party
 from isthmus.data.pooled import pool_parties
 from isthmus.errors import IsthmusError
@@ -192,6 +195,29 @@ ATTACKS = {"auc": "shadow model", "likelihood": "likelihood"}
 Curves = dict[str, list[tuple[float, float]]]
 
 
+@dataclass(frozen=True)
+class _Learned:
+    """What an attacker has learned from its own models.
+
+    Attributes:
+        classifier: tells members by their sorted posteriors.
+        inside, outside: mean log-odds of each guessed item's class by models trained with it, and without it.
+        mean, std: of the log-odds of all items by all of these models.
+    """
+
+    classifier: MLPClassifier
+    inside: NDArray[Any]
+    outside: NDArray[Any]
+    mean: float
+    std: float
+
+
+MOST_KEPT = 16
+"""Attackers that are kept: their models take most of an audit's time, and serve all methods on the same data."""
+_KEPT: dict[str, _Learned] = {}
+"""By a hash of all that it depends on. It tells about members, so it stays in memory."""
+
+
 class _Attacker:
     """One attacker's knowledge, and the models it has trained.
 
@@ -213,8 +239,26 @@ class _Attacker:
         if not self.member.any() or self.member.all():
             raise IsthmusError("audit 'membership' needs training items and test items")
         self.y = y[self.rows][self.guessed[self.rows]]
-        self.classifier = self._shadow(~self.guessed, y, draws.of("shadow"))
-        self.inside, self.outside, self.mean, self.std = self._likelihoods(y, train, draws.of("likelihoods"))
+        key = self._key()
+        if (learned := _KEPT.get(key)) is None:
+            learned = _Learned(
+                self._shadow(~self.guessed, y, draws.of("shadow")),
+                *self._likelihoods(y, train, draws.of("likelihoods")),
+            )
+            if key:
+                _KEPT[key] = learned
+                for old in list(_KEPT)[:-MOST_KEPT]:
+                    del _KEPT[old]
+        self.learned = learned
+
+    def _key(self) -> str:
+        """A hash of all that the attacker's models depend on; none if some of it cannot be written down."""
+        known = BytesIO()
+        try:
+            _Digests(known).dump((self.audit, self.whole, self.rows, self.task, self.module, self.seed))
+        except (pickle.PicklingError, AttributeError, TypeError):  # such as a layer that is defined in a function
+            return ""
+        return cache.digest(known.getvalue())
 
     def asked(self, run: Run, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Query a released model: log posteriors of the guessed items, `[guessed, classes]`, by query."""
@@ -239,12 +283,13 @@ class _Attacker:
 
     def risk(self, posterior: Tensor) -> tuple[Risk, Curves]:
         """Run both attacks on all guessed items; also return each one's ROC curve."""
-        score = self.classifier.predict_proba(_sorted(posterior))[:, 1]
+        learned = self.learned
+        score = learned.classifier.predict_proba(_sorted(posterior))[:, 1]
         precision, recall, _ = precision_recall_curve(self.member, score)
         odds = _odds(posterior, self.y).double().numpy()
         # training differently changes the scale of the odds, so rescale them to that of the attacker's models
-        scaled = (odds - odds.mean()) / max(odds.std(), 1e-12) * self.std + self.mean
-        scores = ((scaled - self.outside) ** 2 - (scaled - self.inside) ** 2, odds, odds - self.outside)
+        scaled = (odds - odds.mean()) / max(odds.std(), 1e-12) * learned.std + learned.mean
+        scores = ((scaled - learned.outside) ** 2 - (scaled - learned.inside) ** 2, odds, odds - learned.outside)
         best = max(scores, key=lambda each: float(roc_auc_score(self.member, each)))
         false, true, _ = roc_curve(self.member, best)
         risk = Risk(
@@ -278,11 +323,7 @@ class _Attacker:
             return classifier.fit(_sorted(posterior), kinds)
 
     def _likelihoods(self, y: Tensor, train: Tensor, draws: Draws) -> tuple[NDArray[Any], NDArray[Any], float, float]:
-        """Train models with and without items.
-
-        Returns the mean log-odds of each guessed item's class by models trained with it, and by models trained without
-        it; then the mean and the standard deviation of all log-odds.
-        """
+        """Train models with and without items; return `inside`, `outside`, `mean` and `std` of `_Learned`."""
         count = torch.bincount(y[train], minlength=self.task.classes)
         all_odds, within, here = [], [], self.guessed[self.rows]
         for number in range(self.audit.shadows):
@@ -321,6 +362,13 @@ class _Attacker:
         graph.edge_index = graph.edge_index[:, visible]
         graph.update({name: column[visible] for name, column in self.whole.per_edge().items()})
         return replace(self.whole, graph=graph)
+
+
+class _Digests(pickle.Pickler):
+    """Write a digest in place of each tensor, as torch writes equal tensors differently."""
+
+    def persistent_id(self, given: Any) -> str | None:
+        return cache.digest(given) if isinstance(given, Tensor) else None
 
 
 def _whole(parties: Sequence[Party]) -> tuple[Party, Tensor]:
