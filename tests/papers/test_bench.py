@@ -10,6 +10,7 @@ from tests.papers.a_paper import written
 from isthmus.errors import IsthmusError
 from isthmus.papers import shelf
 from isthmus.papers.bench import find_board, own_method
+from isthmus.papers.results import TableResults
 
 TABLE = """
 title = "Who is ahead"
@@ -46,8 +47,34 @@ def test_data_cut_and_model_must_be_those_asked_for(tmp_path: Path) -> None:
     assert find_board(found, "OpenFGL", {"parties": 3, "model": {"hidden": 16}}).place == {"change": "raw"}
     with pytest.raises(IsthmusError, match=r"those of one of: mine/nodes: as it is; mine/nodes: raw$"):
         find_board(found, "openfgl", {"parties": 3})
-    with pytest.raises(IsthmusError, match="methods in protocol 'fed-pub': choose another"):
+    with pytest.raises(IsthmusError, match=r"methods in protocol 'fed-pub': choose another --protocol \(openfgl\)$"):
         find_board(found, "fed-pub", {})
+
+
+def test_of_several_tables_the_one_with_the_most_methods_is_meant(tmp_path: Path) -> None:
+    more = TABLE + 'values.fedavg.method.name = "fedavg"\n'
+    found = shelf.entries(written(tmp_path, few=TABLE, many=more, one_cut=more + "values.moon.method.name = 'moon'\n"))
+    fixed = tmp_path / "papers" / "mine" / "one_cut.toml"
+    fixed.write_text(
+        fixed.read_text().replace('study.protocol = "openfgl"', 'study = {protocol = "openfgl", data_seed = 0}')
+    )
+    assert find_board(found, "openfgl", {}).name == "mine/many: as it is"
+
+
+def test_a_cut_is_found_by_its_name_whatever_its_options(tmp_path: Path) -> None:
+    text = TABLE.replace('"as it is" = {}', '"as it is".partition = { name = "louvain", delta = 7 }')
+    board = find_board(entries(tmp_path, text), "openfgl", {"partition": {"name": "louvain"}})
+    assert board.name == "mine/nodes: as it is"
+
+
+def test_an_error_names_places_where_methods_were_run(tmp_path: Path) -> None:
+    found = entries(tmp_path)
+    results = TableResults()
+    (cell,) = (cell for cell in found[0].plan.cells() if cell.place["change"] == "raw")
+    results.add(cell, {"seed": 0, "figures": {"accuracy": 0.5}})
+    results.write(tmp_path / "papers" / "mine" / "results" / "nodes.json")
+    with pytest.raises(IsthmusError, match=r"those of one of: mine/nodes: raw$"):
+        find_board(shelf.entries(tmp_path / "papers"), "openfgl", {"parties": 4})
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,30 @@ class Board:
         return next(cell for cell in table.cells() if cell.place == {**self.place, METHOD: label})
 
 
+@dataclass(frozen=True)
+class _Setting:
+    """What all methods of a study have in common.
+
+    Attributes:
+        named: name and options of the data set and of the cut.
+        rest: all else.
+    """
+
+    named: tuple[tuple[str, dict[str, Any]], ...]
+    rest: tuple[int | None, int | None, dict[str, Any]]
+
+    @classmethod
+    def of(cls, study: Study) -> _Setting:
+        named = [each for each in (study.data_set(), study.named_partition()) if each is not None]
+        rest = (study.parties, study.data_seed, study.model)
+        return cls(tuple((each.name, each.model_dump()) for each in named), rest)
+
+    def has_names_of(self, other: _Setting) -> bool:
+        """Whether they differ in options of the data and of the cut alone, which no flag sets."""
+        names = [[name for name, _ in each.named] for each in (self, other)]
+        return names[0] == names[1] and self.rest == other.rest
+
+
 def find_board(entries: Sequence[ShelfEntry], protocol: str, study: Mapping[str, Any]) -> Board:
     """Find the place whose methods were run in a protocol, on this data set and cut.
 
@@ -99,27 +123,36 @@ def find_board(entries: Sequence[ShelfEntry], protocol: str, study: Mapping[str,
             if name := with_path(study.get(table, {})).get("name"):
                 kind.named(name)
     errors.check()
-    wanted = _setting(Study.of({**study, "protocol": protocol, "methods": [{"name": Method.default_name()}]}))
-    boards: list[tuple[Board, list[Any]]] = []
-    unread = Errors()
+    wanted = _Setting.of(Study.of({**study, "protocol": protocol, "methods": [{"name": Method.default_name()}]}))
+    boards: list[tuple[Board, _Setting]] = []
+    unread, protocols = Errors(), set[str]()
     for entry in entries:
         with unread.collected():
             plan = entry.outline
-            if plan.study.get("protocol") == protocol.lower() and plan.axes[-1].name == METHOD:
-                own = [Board(entry, place) for place in _places(plan)]
-                boards += [(board, _setting(board.first.study_for(0))) for board in own]
-    for board, setting in boards:
-        if setting == wanted:
-            return board
-    found = [board for board, setting in boards if setting[0][:1] == wanted[0][:1]] or [board for board, _ in boards]
-    if not found:
+            if plan.axes[-1].name == METHOD and (own := plan.study.get("protocol")):
+                protocols.add(own)
+                if own == protocol.lower():
+                    places = [Board(entry, place) for place in _places(plan)]
+                    boards += [(board, _Setting.of(board.first.study_for(0))) for board in places]
+    boards.sort(key=lambda each: -len(each[0].entry.outline.axes[-1].values))
+    for alike in (_Setting.__eq__, _Setting.has_names_of):
+        for board, setting in boards:
+            if alike(setting, wanted):
+                return board
+    if not boards:
         why = f"; a table that may do so cannot be read: {unread.found[0]}" if unread.found else ""
-        raise IsthmusError(f"no table compares methods in protocol '{protocol}': choose another --protocol{why}")
-    places = "; ".join(board.name for board in found[:NAMED])
+        others = f" ({', '.join(sorted(protocols))})" if protocols else ""
+        raise IsthmusError(
+            f"no table compares methods in protocol '{protocol}': choose another --protocol{others}{why}"
+        )
+    of_data = [board for board, setting in boards if setting.named[:1] == wanted.named[:1]]
+    of_data = of_data or [board for board, _ in boards]
+    found = [board for board in of_data if any(row.values for row in board.rows())] or of_data
+    places_text = "; ".join(board.name for board in found[:NAMED])
     more = f"; and {len(found) - NAMED} others" if len(found) > NAMED else ""
     raise IsthmusError(
         f"no table compares methods in protocol '{protocol}' with these data, parties and partition: choose "
-        f"--protocol, --data, --parties and --partition so that they are those of one of: {places}{more}"
+        f"--protocol, --data, --parties and --partition so that they are those of one of: {places_text}{more}"
     )
 
 
@@ -134,13 +167,6 @@ def _places(table: Table) -> list[dict[str, str]]:
         if place not in places and not changes.keys() & {"method", "training"}:
             places.append(place)
     return places
-
-
-def _setting(study: Study) -> list[Any]:
-    """What all methods of a study have in common: the data, the cut and the model."""
-    data, partition = study.data_set(), study.named_partition()
-    named = [(each.name, each.model_dump()) for each in (data, partition) if each is not None]
-    return [named, study.parties, study.model]
 
 
 def own_method(file: Path, name: str | None) -> str:
