@@ -12,7 +12,7 @@ MIN_SEEDS = 3
 """Seeds that two methods must have in common."""
 LEVEL = 0.95
 """Of the intervals."""
-_CONSTANT = 1e-9
+CONSTANT = 1e-9
 """Differences that vary by less than this share of the values do not vary."""
 
 
@@ -64,7 +64,7 @@ def difference(best: Mapping[int, float], other: Mapping[int, float], smaller: b
         return None
     gains = [(other[seed] - best[seed] if smaller else best[seed] - other[seed]) for seed in seeds]
     mean = fmean(gains)
-    if max(gains) - min(gains) < _CONSTANT * max(map(abs, (*best.values(), *other.values()))):
+    if max(gains) - min(gains) < CONSTANT * max(map(abs, (*best.values(), *other.values()))):
         return Difference(len(seeds), mean, mean, mean, None)
     from scipy.stats import ttest_1samp
 

@@ -15,6 +15,7 @@ from scipy import stats
 
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.options import Options
+from isthmus.paired import CONSTANT
 
 Ours = Callable[[Mapping[str, str]], Mapping[int, float]]
 """Our values at a place, by seed; empty where nothing was run."""
@@ -254,16 +255,14 @@ def _counts(samples: Iterable[Sample]) -> tuple[int, int]:
 def _paired_test(gains: Mapping[Sample, float]) -> float | None:
     """The p value of Student's paired test on gains; seeds of one sample of `over` count as their mean.
 
-    None with fewer than three gains, or where all are 0; 0 where all are the same other number.
+    None with fewer than three gains, or where all are the same, as between runs that are the same.
     """
     by_sample: dict[str, list[float]] = {}
     for (sample, _), gain in gains.items():
         by_sample.setdefault(sample, []).append(gain)
     values = [statistics.fmean(each) for each in by_sample.values()] if len(by_sample) > 1 else [*gains.values()]
-    if len(values) < ENOUGH or max(values) == min(values) == 0.0:
+    if len(values) < ENOUGH or max(values) - min(values) <= CONSTANT * max(map(abs, values)):
         return None
-    if max(values) == min(values):
-        return 0.0
     return float(stats.ttest_1samp(values, 0.0).pvalue)
 
 
@@ -344,8 +343,6 @@ class Verdict:
         for each in self.places:
             by_data.setdefault(each.data, []).append(each)
         values = [p for places in by_data.values() if (p := _p_of_one(places)) is not None]
-        if 0.0 in values:  # of which Fisher's method would take the logarithm
-            return 0.0
         return float(stats.combine_pvalues(values).pvalue) if values else None
 
     @property
