@@ -47,7 +47,7 @@ class FedAux(Mixing):
     )
     tuned: ClassVar[tuple[str, ...]] = ("alpha",)
     levels: ClassVar[tuple[Level, ...]] = ("node",)
-    nouns: ClassVar[Mapping[str, str]] = {**Mixing.nouns, "direction": "the direction that orders its embeddings"}
+    nouns: ClassVar[Mapping[str, str]] = {**Mixing.nouns, "direction": "direction that orders its embeddings"}
 
     alpha: float = Field(10.0, ge=0)
     """How much parties prefer similar ones; 0 mixes all evenly."""

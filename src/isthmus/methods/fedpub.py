@@ -56,7 +56,7 @@ class FedPub(Mixing):
     )
     tuned: ClassVar[tuple[str, ...]] = ("tau", "sparsity")
     levels: ClassVar[tuple[Level, ...]] = ("node",)
-    nouns: ClassVar[Mapping[str, str]] = {**Mixing.nouns, "embedding": "the mean embedding of a random graph"}
+    nouns: ClassVar[Mapping[str, str]] = {**Mixing.nouns, "embedding": "mean embedding of a random graph"}
 
     tau: float = Field(3.0, ge=0)
     """How much parties prefer similar ones; 0 mixes all evenly. The public code's scripts use 3 and, for parties that
