@@ -183,7 +183,10 @@ def _figures(kind: type[Method], each: ShelfEntry) -> Iterator[tuple[str, ...]]:
 
 
 def _own(kind: type[Method], plan: Table) -> list[Cell]:
-    """Cells of a method: where an axis sets options of methods, those with the fewest that are not as by default."""
+    """Cells of a method: where an axis sets options of methods, those with the fewest that are not as by default.
+
+    Beside them are other forms on the axis of methods that share the paper's number, or alone have one.
+    """
     cells = [cell for cell in plan.cells() if _method(cell.study) == kind.name and cell.read_measure().runs_method]
     for axis in plan.axes:
         changes = axis.changes()
@@ -191,8 +194,23 @@ def _own(kind: type[Method], plan: Table) -> list[Cell]:
         named = all(options.values()) and any("name" in each for each in options.values())
         if named or all(set(change) <= {"method"} for change in changes.values()):
             far = {value: _apart(kind, options[value]) for value in {cell.place[axis.name] for cell in cells}}
-            cells = [cell for cell in cells if far[cell.place[axis.name]] == min(far.values())]
+            usual = [value for value in far if far[value] == min(far.values())]
+            kept = {value for value in far if named and _shares_numbers(plan, cells, axis.name, value, usual)}
+            cells = [cell for cell in cells if cell.place[axis.name] in kept.union(usual)]
     return cells
+
+
+def _shares_numbers(plan: Table, cells: Sequence[Cell], axis: str, value: str, usual: Sequence[str]) -> bool:
+    """Whether every number that the paper has at this value of an axis is that of the usual values, or stands alone."""
+    numbers = [
+        (own, plan.published_value(name, {**cell.place, axis: other}))
+        for cell in cells
+        if cell.place[axis] == value
+        for name in plan.figures
+        if (own := plan.published_value(name, cell.place)) is not None
+        for other in usual
+    ]
+    return bool(numbers) and all(theirs in (None, own) for own, theirs in numbers)
 
 
 def _apart(kind: type[Method], options: Mapping[str, Any]) -> int:
