@@ -156,6 +156,28 @@ def test_a_model_that_cannot_be_written_down_is_attacked_all_the_same(parties, m
     assert not membership._KEPT
 
 
+class Own(torch.nn.Module):
+    """A model of the user's own, which a cell of a notebook may define anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 4)
+
+    def forward(self, x, edge_index):
+        return self.layer(x)
+
+
+def test_a_model_that_is_defined_anew_has_an_attacker_of_its_own(parties, monkeypatch):
+    monkeypatch.setattr(membership, "_KEPT", {})
+    audit, again = Membership(shadows=2, others=40, shadow={"epochs": 1}), type("Own", (Own,), {"__module__": __name__})
+    for kind in (Own, Own, again):
+        monkeypatch.setitem(globals(), "Own", kind)
+        torch.manual_seed(0)
+        membership._Attacker(audit, parties, task_for(parties), kind(), 0)
+    assert len(membership._KEPT) == 2
+    assert len({digest for digest, *_ in membership._KEPT}) == 1, "names and weights are the same"
+
+
 def test_the_worse_of_two_ways_counts():
     risks = {"features": Risk(0.5, 0.9, 0.2, 0.0, 0.0), "transformed": Risk(0.7, 0.1, 0.3, 0.1, 0.05)}
     seen = RoundRisk(1, 0.8, risks)

@@ -214,7 +214,7 @@ class _Learned:
 
 MOST_KEPT = 16
 """Attackers that are kept: their models take most of an audit's time, and serve all methods on the same data."""
-_KEPT: dict[str, _Learned] = {}
+_KEPT: dict[tuple[Any, ...], _Learned] = {}
 """By a hash of all that it depends on. It tells about members, so it stays in memory."""
 
 
@@ -251,14 +251,15 @@ class _Attacker:
                     del _KEPT[old]
         self.learned = learned
 
-    def _key(self) -> str:
-        """A hash of all that the attacker's models depend on; none if some of it cannot be written down."""
+    def _key(self) -> tuple[Any, ...]:
+        """A hash of all that the attacker's models depend on, and its classes; empty if it cannot be written down."""
         known = BytesIO()
         try:
             _Digests(known).dump((self.audit, self.whole, self.rows, self.task, self.module, self.seed))
         except (pickle.PicklingError, AttributeError, TypeError):  # such as a layer that is defined in a function
-            return ""
-        return cache.digest(known.getvalue())
+            return ()
+        # pickle names classes, and a notebook may define one anew under its name
+        return (cache.digest(known.getvalue()), type(self.task), *(type(part) for part in self.module.modules()))
 
     def asked(self, run: Run, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Query a released model: log posteriors of the guessed items, `[guessed, classes]`, by query."""
