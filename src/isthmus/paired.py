@@ -12,7 +12,7 @@ MIN_SEEDS = 3
 """Seeds that two methods must have in common."""
 LEVEL = 0.95
 """Of the intervals."""
-CONSTANT = 1e-9
+_CONSTANT = 1e-9
 """Differences that vary by less than this share of the values do not vary."""
 
 
@@ -64,13 +64,18 @@ def difference(best: Mapping[int, float], other: Mapping[int, float], smaller: b
         return None
     gains = [(other[seed] - best[seed] if smaller else best[seed] - other[seed]) for seed in seeds]
     mean = fmean(gains)
-    if max(gains) - min(gains) < CONSTANT * max(map(abs, (*best.values(), *other.values()))):
+    if do_not_vary(gains, [*best.values(), *other.values()]):
         return Difference(len(seeds), mean, mean, mean, None)
     from scipy.stats import ttest_1samp
 
     test = ttest_1samp(gains, 0.0)
     low, high = test.confidence_interval(LEVEL)
     return Difference(len(seeds), mean, float(low), float(high), float(test.pvalue))
+
+
+def do_not_vary(gains: Sequence[float], values: Iterable[float]) -> bool:
+    """Whether gains are the same but for rounding, which leaves no test; `values` are what they are differences of."""
+    return max(gains) - min(gains) <= _CONSTANT * max(map(abs, values))
 
 
 def interval(values: Sequence[float]) -> float | None:

@@ -132,8 +132,8 @@ def find_board(entries: Sequence[ShelfEntry], protocol: str, study: Mapping[str,
             if plan.axes[-1].name == METHOD and (own := plan.study.get("protocol")):
                 protocols.add(own)
                 if own == protocol.lower():
-                    places = [Board(entry, place) for place in _places(plan)]
-                    boards += [(board, _Setting.of(board.first.study_for(0))) for board in places]
+                    there = [Board(entry, place) for place in _places(plan)]
+                    boards += [(board, _Setting.of(board.first.study_for(0))) for board in there]
     boards.sort(key=lambda each: -len(each[0].entry.outline.axes[-1].values))
     for alike in (_Setting.__eq__, _Setting.has_names_of):
         for board, setting in boards:
@@ -148,11 +148,11 @@ def find_board(entries: Sequence[ShelfEntry], protocol: str, study: Mapping[str,
     of_data = [board for board, setting in boards if setting.named[:1] == wanted.named[:1]]
     of_data = of_data or [board for board, _ in boards]
     found = [board for board in of_data if any(row.values for row in board.rows())] or of_data
-    places_text = "; ".join(board.name for board in found[:NAMED])
+    places = "; ".join(board.name for board in found[:NAMED])
     more = f"; and {len(found) - NAMED} others" if len(found) > NAMED else ""
     raise IsthmusError(
         f"no table compares methods in protocol '{protocol}' with these data, parties and partition: choose "
-        f"--protocol, --data, --parties and --partition so that they are those of one of: {places_text}{more}"
+        f"--protocol, --data, --parties and --partition so that they are those of one of: {places}{more}"
     )
 
 

@@ -15,7 +15,7 @@ from scipy import stats
 
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.options import Options
-from isthmus.paired import CONSTANT
+from isthmus.paired import do_not_vary
 
 Ours = Callable[[Mapping[str, str]], Mapping[int, float]]
 """Our values at a place, by seed; empty where nothing was run."""
@@ -261,7 +261,7 @@ def _paired_test(gains: Mapping[Sample, float]) -> float | None:
     for (sample, _), gain in gains.items():
         by_sample.setdefault(sample, []).append(gain)
     values = [statistics.fmean(each) for each in by_sample.values()] if len(by_sample) > 1 else [*gains.values()]
-    if len(values) < ENOUGH or max(values) - min(values) <= CONSTANT * max(map(abs, values)):
+    if len(values) < ENOUGH or do_not_vary(values, values):
         return None
     return float(stats.ttest_1samp(values, 0.0).pvalue)
 
